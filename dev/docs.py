@@ -55,7 +55,6 @@ Fields of the documents of `generate`, `demo` and `verify`:
 | `tau` | tokens per pass of the model |
 | `drafted`, `accepted`, `rejected` | tokens that the drafter guessed, and how many of them were right |
 | `acceptance_rate`, `acceptance_by_depth` | accepted / drafted; the same for the first, second, ... token of a draft |
-| `num_repeated` | tokens that say again what stood in the answer before: the speed of a loop says little |
 | `draft_ms`, `verify_ms` | time in the drafter and in passes of the model |
 | `identical`, `different`, `prompts`, `speedup` | `verify`, `demo`: whether no token changed, where one did |
 

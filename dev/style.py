@@ -1,7 +1,7 @@
 """Check the style of the pages: no sentence is too long, and words that were replaced do not come back.
 
-`python -m dev.docs --check` runs it. Both checks are ratchets: `NOT_YET` and the counts of `WORDS` hold what is still
-to be edited, and may only shrink. `python -m dev.style` prints the present counts.
+`python -m dev.docs --check` runs it. The counts of `WORDS` are a ratchet: they hold what is still to be edited, and may
+only shrink. `python -m dev.style` prints the present counts.
 """
 
 from __future__ import annotations
@@ -14,21 +14,6 @@ from typing import NamedTuple
 ROOT = Path(__file__).parent.parent
 LONGEST = 35
 """Words of a sentence, at most; what stands in backticks is one word, and so is a list of such."""
-NOT_YET = frozenset(
-    {
-        "docs/behind-a-proxy.md",
-        "docs/compatibility.md",
-        "docs/files-on-disk.md",
-        "docs/installing.md",
-        "docs/measuring.md",
-        "docs/memory.md",
-        "docs/methods.md",
-        "docs/quantization.md",
-        "docs/scale-out.md",
-        "docs/training.md",
-    }
-)
-"""Pages whose long sentences are still to be edited. Take a page out once it has none; add none."""
 
 
 class Word(NamedTuple):
@@ -129,17 +114,13 @@ def long_sentences(page: str) -> list[str]:
     ]
 
 
-def problems(found: dict[str, str], not_yet: frozenset[str] = NOT_YET) -> list[str]:
+def problems(found: dict[str, str]) -> list[str]:
     """What is wrong with texts, by path; the sentences of README.md and docs/*.md alone are counted."""
     wrong = []
     for path, text in sorted(found.items()):
         if path != "README.md" and Path(path).parent != Path("docs"):
             continue
-        long = long_sentences(text)
-        if path not in not_yet:
-            wrong += [f"{path}:{each}" for each in long]
-        elif not long:
-            wrong.append(f"{path} has no long sentence: take it out of NOT_YET in dev/style.py")
+        wrong += [f"{path}:{each}" for each in long_sentences(text)]
     for pattern, word in WORDS.items():
         if (number := count(pattern, found.values())) > word.most:
             wrong.append(

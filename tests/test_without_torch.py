@@ -89,8 +89,9 @@ def test_without_either_both_remedies_are_named() -> None:
 def test_a_model_answers_with_either(tiny_gguf, hidden: list[str]) -> None:
     """Without kernels on torch: plain, or with drafters that need none; `auto` is one of those."""
     model = ("-m", str(tiny_gguf), "-n", "4", "--raw")
-    able = ["none", "lookahead", "draft_model:model=self", "auto"]
-    native = ["recycling", "suffix", "mlp_speculator:model=untrained", "medusa:model=untrained"]
+    able = ["none", "lookahead", "auto"]
+    native = ["recycling", "suffix", "draft_model:model=self"]
+    native += [f"{network}:model=untrained" for network in ("mlp_speculator", "medusa", "eagle3")]
     asked = [("generate", "one two one two", *model, "-d", drafter) for drafter in able + native]
     said = run(hidden, *asked)
     for text in said[: len(able)]:

@@ -39,13 +39,6 @@ def test_code_tables_and_the_ends_of_items_make_no_sentence_long(text: str) -> N
     assert style.long_sentences(text) == []
 
 
-def test_a_page_not_yet_edited_is_let_through_until_it_is() -> None:
-    listed = frozenset({"docs/page.md"})
-    assert style.problems({"docs/page.md": LONG}, listed) == []
-    (found,) = style.problems({"docs/page.md": SHORT}, listed)
-    assert "take it out of NOT_YET" in found
-
-
 @pytest.mark.parametrize("path", ["docs/internals/page.md", "src/forerun/core/new.py", "README.md"])
 def test_a_planted_word_is_found_wherever_it_stands(path: str) -> None:
     texts = style.texts()

@@ -120,9 +120,12 @@ def test_names_with_a_meaning_are_mapped(typed: dict, meant: dict) -> None:
     ("typed", "message"),
     [
         ({"quantization": "hqq"}, "quantization='hqq' is not possible here: .*quant rounds them"),
-        ({"enable_lora": True}, "enable_lora=True is not possible here: there are no adapters"),
-        ({"hf_overrides": {"a": 1}}, "is not possible here: a model is as its files have it"),
-        ({"cpu_offload_gb": 4}, "is not possible here: memory_budget bounds"),
+        (
+            {"enable_lora": True},
+            "enable_lora=True is not possible here: LoRA adapters are not supported",
+        ),
+        ({"hf_overrides": {"a": 1}}, "is not possible here: the model's files decide"),
+        ({"cpu_offload_gb": 4}, "is not possible here: memory_budget limits"),
         ({"kv_cache_dtype": "fp8"}, "kv_cache_dtype='fp8' is not possible here: .*fp16"),
         ({"-np": "many"}, r"max_num_seqs must be a whole number, got 'many' \(given as -np\)"),
         ({"max_num_batched_tokens": 0}, r"prefill_chunk must be .* \(given as max_num_batched_to"),

@@ -19,7 +19,7 @@ from tests.engine.harness import complete, engine_for
 
 GREEDY = SamplingParams(temperature=0.0, max_tokens=None)
 TUTORIAL = Path(__file__).parents[2] / "docs" / "adding-a-drafter.md"
-REPEAT, RECYCLING = re.findall(
+REPEAT, RECYCLING, BIGRAM = re.findall(
     r"```python\n(.*?)```", TUTORIAL.read_text(encoding="utf-8"), re.DOTALL
 )
 """The sources of the tutorial's drafters."""

@@ -14,8 +14,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.drafters import draft_model
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options
+from forerun.drafters.draft_model.network import DraftModel
 from forerun.model.model import Model
 from forerun.torch.decoder import Decoder
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
@@ -40,7 +40,7 @@ TARGET = Target(TARGET_MODEL, None, max_num_seqs=4, max_len=64)
 
 def drafter_of(
     model: Model = DRAFT_MODEL, target: Target = TARGET, **options: object
-) -> NetworkDrafter:
+) -> DraftModel:
     return draft_model.drafter_of(model, Options(model="tiny", **options), target)  # type: ignore[arg-type]
 
 
@@ -48,7 +48,7 @@ def seq_of(tokens: Sequence[int], seq_id: int = 0, params: SamplingParams = GREE
     return Seq(seq_id, list(tokens), params, seed=100 + seq_id)
 
 
-def begun(drafter: NetworkDrafter, *seqs: Seq) -> list[Seq]:
+def begun(drafter: DraftModel, *seqs: Seq) -> list[Seq]:
     for seq in seqs:
         drafter.begin(seq, NO_OUTCOME)
     return list(seqs)

@@ -13,8 +13,7 @@ import pytest
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.parse import implied
-from forerun.drafters.dflash import Options, build, files
-from forerun.drafters.dflash import gguf as gguf_network
+from forerun.drafters.dflash import NETWORK, Options, build
 from tests.drafters.helpers import ASKED, SAMPLED, WANTED, refusal
 from tests.drafters.test_eagle3 import D2T, IDS, VOCAB, WIDTH, save, states_of
 from tests.engine.harness import complete, engine_for
@@ -23,6 +22,7 @@ from tests.oracles.growth import draft as drafted
 from tests.tiny import tiny_model
 
 LAYERS, HEAD_DIM, RANK = 2, 16, 32
+ROTATED = ("q_proj.weight", "k_proj.weight", "q_norm.weight", "k_norm.weight")
 DECODER = {
     "vocab_size": VOCAB,
     "hidden_size": WIDTH,
@@ -122,7 +122,7 @@ def liquid(path, tensors):
     """LiquidAI's: neighbours are rotated together."""
     order = np.arange(HEAD_DIM).reshape(2, -1).T.reshape(-1)
     for name, values in tensors.items():
-        if name.endswith(files.ROTATED):
+        if name.endswith(ROTATED):
             heads = values.reshape(-1, HEAD_DIM, *values.shape[1:])
             tensors = tensors | {name: heads[:, order].reshape(values.shape)}
     config = DECODER | {"architectures": ["Lfm2DSparkDraftModel"], "model_type": "qwen3"}
@@ -192,14 +192,13 @@ LAYOUTS = {
 
 
 def read(path, here=None):
-    here = here or target()
-    return gguf_network.read(path, here) if path.endswith(".gguf") else files.read(path, here)
+    return NETWORK.read(path, here or target())
 
 
 def trees(path, rows=40):
     drafter = build(Options(model=path, quant="none", min_chance=0), target())
-    drafter.network.native.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
-    return drafted(drafter.network, Solo([0], [8], 6, 0.0, rows=[0]))
+    drafter.native.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
+    return drafted(drafter, Solo([0], [8], 6, 0.0, rows=[0]))
 
 
 @pytest.mark.parametrize("kind", LAYOUTS)
@@ -209,7 +208,7 @@ def test_every_layout_of_one_network_is_the_same(kind, tmp_path):
         path = write(tmp_path / write.__name__, network(kind == "dspark"))
         weights = read(path)
         shapes.append(replace(weights.config, rms_norm_eps=0.0))  # fp32 there
-        found.append(dict(weights.tensors))
+        found.append({name: each.dequantize() for name, each in weights.tensors.items()})
         assert (weights.tokens is not None) == (kind == "dspark")
         assert trees(path) == trees(LAYOUTS[kind][0](tmp_path / "first", network(kind == "dspark")))
         assert implied({"model": path}) == "dflash"
@@ -247,7 +246,7 @@ def test_windows_are_those_of_the_layers(tmp_path):
     assert (free.windows, free.bidirectional) == ((24, 0), (True, True))
 
 
-def test_the_released_code_computes_the_same(monkeypatch):
+def test_the_released_code_computes_the_same(monkeypatch, tmp_path):
     """z-lab/dflash at 44947fb and the heads of vllm-project/speculators at c05b95b3, on random fp16 weights."""
     torch = pytest.importorskip("torch")
     from tests.oracles.block import TorchBlock
@@ -258,9 +257,9 @@ def test_the_released_code_computes_the_same(monkeypatch):
         n.removeprefix("tensor "): stored[n] for n in stored.files if n.startswith("tensor ")
     }
     here = target()
-    folder = files.Folder(FIXTURE, config, {})
-    as_stored = {name: stored_tensor(name, values) for name, values in tensors.items()}
-    oracle = TorchBlock(files.weights_of(folder, as_stored, None, here), here.model)
+    config |= {"architectures": ["DFlashDraftModel"]}
+    path = save(tmp_path, config, {n: t.astype(np.float32) for n, t in tensors.items()})
+    oracle = TorchBlock(read(path, here), here.model)
     noise = stored["noise"].astype(np.float32)
     monkeypatch.setattr(here.model, "embed", lambda ids: noise[: len(ids)])
     oracle.feed(0, [1] * 40, stored["states"].astype(np.float32))
@@ -272,12 +271,6 @@ def test_the_released_code_computes_the_same(monkeypatch):
         added = oracle.logits(state, int(token)) - oracle.head @ state
         assert added.numpy() == pytest.approx(bias, abs=1e-5)
         assert oracle.trust(state, int(token)) == pytest.approx(float(confidence), abs=1e-6)
-
-
-def stored_tensor(name, values):
-    from forerun.drafters.base.networks.decoders import as_stored
-
-    return as_stored(name, values.astype(np.float32))
 
 
 PROMPTS = [[token % VOCAB for token in prompt] for prompt in ASKED]
@@ -304,10 +297,10 @@ WRONG = [
     ({"hidden_size": 64}, "reads states of width 64, this model has 32"),
     ({"vocab_size": 99}, "reads a vocabulary of 99, this model has 24"),
     ({"target_layer_ids": [1, 9]}, "layers of 0 to 7, ascending, must be read, got [1, 9]"),
-    ({"mask_token_id": 24}, "'mask_token_id' is 24, outside the vocabulary"),
+    ({"mask_token_id": 24}, "'mask_token_id' is 24, but must be a whole number from 0 to 23"),
     ({"layer_types": ["chunked", "full_attention"]}, "layers of type 'chunked' are not supported"),
-    ({"hidden_act": "gelu"}, "an MLP with 'gelu' is not supported, silu is"),
-    ({"block_size": None}, "'block_size' must be a whole number from 2 to 65536"),
+    ({"hidden_act": "gelu"}, "with hidden_act='gelu' is not supported: only 'silu' is"),
+    ({"block_size": None}, "the model's metadata lacks 'block_size'"),
 ]
 
 
@@ -331,13 +324,26 @@ def test_a_wrong_tensor_is_named(name, values, message, tmp_path):
     assert message in refusal(lambda: build(Options(model=path), target()))
 
 
+def test_a_confidence_head_may_read_the_state_alone(tmp_path):
+    """What it does not read of the token before has no weight; the bias is last."""
+    tensors = network(is_dspark=True)
+    row = tensors["confidence_head.proj.weight"][:, :WIDTH]
+    path = deepspec(tmp_path, tensors | {"confidence_head.proj.weight": row})
+    vector = read(path).tensors["confidence"].dequantize()
+    expected = [*row[0], *np.zeros(RANK), *tensors["confidence_head.proj.bias"]]
+    assert vector.tolist() == pytest.approx(expected)
+    build(Options(model=path), target())
+    path = deepspec(tmp_path, tensors | {"confidence_head.proj.weight": row[:, 1:]})
+    assert "have 31 and 1 numbers, expected 32 or 64, and 1" in refusal(lambda: read(path))
+
+
 def test_a_list_cuts_the_markov_head_too(tmp_path):
     path = deepspec(tmp_path, network(is_dspark=True))
     weights = read(path).cut(np.arange(9))
     assert weights.tokens is not None
     assert weights.tokens.tolist() == [0, 2, 4, 6, 8]
-    whole = read(path).tensors["markov_head.markov_w2.weight"]
-    assert np.array_equal(weights.tensors["markov_head.markov_w2.weight"], whole[:5])
+    cut, whole = (each.tensors["markov.out"].dequantize() for each in (weights, read(path)))
+    assert np.array_equal(cut, whole[:5])
     with pytest.raises(ConfigError, match="draft_vocab=1000 is more than"):
         build(Options(model=path, draft_vocab="1000"), target())
 

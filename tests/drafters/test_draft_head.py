@@ -17,8 +17,8 @@ from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model
 from forerun.drafters.base import draft_head
 from forerun.drafters.base.draft_head import TextTokens, chosen, cut_list, first_tokens, must_have
-from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options
+from forerun.drafters.draft_model.network import DraftModel
 from forerun.drafters.recycling import shared_replies
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (
@@ -37,7 +37,7 @@ LISTED = np.array([0, 3, 4, 7])
 PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
 
 
-def cut(**options: object) -> NetworkDrafter:
+def cut(**options: object) -> DraftModel:
     return draft_model.drafter_of(DRAFT_MODEL, Options(model="tiny", **options), TARGET, LISTED)  # type: ignore[arg-type]
 
 
@@ -135,12 +135,12 @@ def test_a_list_keeps_marks_and_bytes_and_then_the_first() -> None:
 
 def test_a_large_vocabulary_is_cut_unless_it_shall_not_be(monkeypatch) -> None:
     monkeypatch.setattr(draft_head, "LIST_SIZE", 5)
-    head = drafter_of().network.head
+    head = drafter_of().head
     assert head is not None
     assert head.nbytes(2) >= head.nbytes(1) > 0
-    assert drafter_of(draft_vocab="full").network.head is None
-    assert drafter_of(tiny(vocab_size=9)).network.head is None
-    assert drafter_of(draft_vocab="3").network.head is not None
+    assert drafter_of(draft_vocab="full").head is None
+    assert drafter_of(tiny(vocab_size=9)).head is None
+    assert drafter_of(draft_vocab="3").head is not None
 
 
 @pytest.mark.parametrize("tokens", [None, LISTED], ids=["all tokens", "cut"])

@@ -22,8 +22,8 @@ from forerun.decoding.grammar import limit
 from forerun.decoding.processors import LogitsPipeline
 from forerun.decoding.verify import verify
 from forerun.drafters.base.contract import SELF, LoadedModel, Target
-from forerun.drafters.base.networks.drafter import NetworkDrafter
 from forerun.drafters.draft_model import Options, build
+from forerun.drafters.draft_model.network import DraftModel
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Hidden
@@ -161,7 +161,7 @@ def test_rows_that_no_step_computed_are_not_committed() -> None:
     """A tree whose other guesses are sure asks the model for no step; the queued tokens come again in the next one."""
     drafter, seq = drafter_of(), seq_of([1, 2, 3])
     begun(drafter, seq)
-    drafter.network.new_draft([seq], [3])
+    drafter.new_draft([seq], [3])
     seq.tokens += [4, 5]
     (draft,) = drafter.propose([seq], [5])
     fresh, same = drafter_of(), seq_of(seq.tokens)
@@ -281,7 +281,7 @@ def test_the_target_rounded_drafts_for_itself_and_changes_no_token(
 def test_a_rounded_self_is_smaller(half_folder: Path) -> None:
     target = self_target(half_folder)
     sizes = [
-        build(Options(model="self", quant=quant), target).network.model.nbytes()
+        build(Options(model="self", quant=quant), target).model.nbytes()
         for quant in ("none", "int8", "int4")
     ]
     assert target.model.nbytes() == sizes[0] > 1.5 * sizes[1] > sizes[1] > sizes[2]
@@ -302,10 +302,10 @@ def test_a_draft_is_rounded_apart_from_its_target(
     stats = llm.engine.stats
     assert stats.drafted > stats.accepted > 0 < stats.rejected
     (drafter,) = llm.engine.proposer.drafter.networks
-    assert isinstance(drafter, NetworkDrafter)
+    assert isinstance(drafter, DraftModel)
     assert llm.plan is not None
-    assert llm.plan.components["drafter_weights"] == drafter.network.model.nbytes()
-    assert llm.model.nbytes() == target.model.nbytes() > 1.2 * drafter.network.model.nbytes()
+    assert llm.plan.components["drafter_weights"] == drafter.model.nbytes()
+    assert llm.model.nbytes() == target.model.nbytes() > 1.2 * drafter.model.nbytes()
     assert f"quant={quant}" in llm.drafter_spec.text()
 
 

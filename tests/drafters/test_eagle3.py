@@ -80,8 +80,8 @@ def states_of(seed, rows):
 def drafts(model, rows=5):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = states_of(1, rows)
-    drafter.network.native.feed(0, [*range(rows)], states)
-    return drafter.features.layers, drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[0]))
+    drafter.native.feed(0, [*range(rows)], states)
+    return drafter.features.layers, drafted(drafter, Solo([0], [8], 4, 0.0, rows=[0]))
 
 
 def test_the_norms_of_3_1_count(tmp_path):
@@ -111,8 +111,8 @@ def test_rows_are_fed_with_the_tokens_after_them():
         def feed(self, slot, tokens, states):
             fed.append((tokens, states[:, 0].tolist()))
 
-    drafter.network.native = Kernels()
-    drafter.network._free = [0, 1]
+    drafter.native = Kernels()
+    drafter._free = [0, 1]
     rows = np.arange(4, dtype=np.float32)[:, None].repeat(3 * WIDTH, 1)
     seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
     drafter.begin(seq, Outcome((), (5,), hidden=rows))
@@ -147,10 +147,8 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
         second = Seq(1, [*shared, *rest[1]], None, 0)
         second_states = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=second_states[num_reused:]))
-        trees.append(
-            drafted(drafter.network, Solo([0], [8], 4, 0.0, rows=[drafter.network._slots[1]]))[0]
-        )
-        assert drafter.network._texts[drafter.network._slots[1]] == second.tokens
+        trees.append(drafted(drafter, Solo([0], [8], 4, 0.0, rows=[drafter._slots[1]]))[0])
+        assert drafter._texts[drafter._slots[1]] == second.tokens
     whole, at_its_end, before = trees
     assert before[:2] == whole[:2]
     assert before[2] == pytest.approx(whole[2], abs=1e-5)
@@ -166,7 +164,7 @@ def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
     def begin(number, tokens, num_computed):
         outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
         drafter.begin(Seq(number, tokens, None, 0), outcome)
-        return drafter.network._texts[drafter.network._slots[number]]
+        return drafter._texts[drafter._slots[number]]
 
     assert begin(0, [1, 2, 3, 4, 5, 6], 4) == [1]  # the first row is missing
     assert begin(1, [1, 2, 3, 4, 5], 4) == [1, 2, 3, 4, 5]
@@ -193,10 +191,10 @@ WRONG = [
     ({"rope_scaling": {"rope_type": "ntk"}}, OUR_TENSORS, "rope scaling 'ntk' is not supported"),
     ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope scaling 'yarn': 'max_position_embeddings' is missing"),
     ({"partial_rotary_factor": 0.5}, OUR_TENSORS, "only whole heads are rotated, not 8 of 16 features"),
-    ({"hidden_act": "gelu"}, OUR_TENSORS, "an MLP with 'gelu' is not supported, silu is"),
+    ({"hidden_act": "gelu"}, OUR_TENSORS, "with hidden_act='gelu' is not supported: only 'silu' is"),
     (taps(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
     (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
-    ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' must be a whole number"),
+    ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' is 'x', but must be a whole number"),
     ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
     ({}, OUR_TENSORS | {"fc.weight": np.zeros((3, 4), np.float32)}, "'fc.weight' is [3, 4], expected [32, 96]"),
     ({}, OUR_TENSORS | {"fc.bias": np.zeros(4, np.float32)}, "tensor 'fc.bias' is none of such a network"),
@@ -213,5 +211,5 @@ def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
 
 def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mlp_speculator"}))
-    with pytest.raises(LoadError, match="holds model_type 'mlp_speculator', which is no EAGLE-3"):
+    with pytest.raises(LoadError, match="holds 'mlp_speculator', which is no EAGLE-3"):
         Options(model=str(tmp_path))

@@ -13,8 +13,7 @@ import torch
 
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.eagle3 import Options, build, files
-from forerun.drafters.eagle3 import gguf as gguf_network
+from forerun.drafters.eagle3 import NETWORK, Options, build
 from tests.drafters.helpers import refusal
 from tests.drafters.test_eagle3 import (
     D2T,
@@ -130,7 +129,7 @@ def built(path, **options):
 def oracle(path):
     """Return the network of a file in torch."""
     here = target()
-    weights = gguf_network.read(path, here) if path.endswith(".gguf") else files.read(path, here)
+    weights = NETWORK.read(path, here)
     return TorchEagle(weights, here.model, here.max_len)
 
 
@@ -167,7 +166,7 @@ def test_every_layout_of_one_network_gives_the_same_logits(kind, tmp_path):
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_native_network_grows_the_trees_of_the_torch_one(kind, tmp_path):
     path = specforge(tmp_path, *network(kind))
-    (tokens, parents, probabilities), *_ = trees(built(path).network)
+    (tokens, parents, probabilities), *_ = trees(built(path))
     (tokens2, parents2, chances2), *_ = trees(oracle(path))
     assert [tokens, parents] == [tokens2, parents2]
     assert probabilities == pytest.approx(chances2, abs=5e-3)
@@ -293,20 +292,20 @@ def test_a_full_head_is_cut_to_a_list(tmp_path):
     options, tensors = network("all tokens")
     rows = np.random.default_rng(5).standard_normal((VOCAB, WIDTH), np.float32)
     path = specforge(tmp_path, options, tensors | {"lm_head.weight": rows})
-    whole, cut = files.read(path, target()), files.read(path, target()).cut(IDS)
+    whole, cut = NETWORK.read(path, target()), NETWORK.read(path, target()).cut(IDS)
     assert cut.tokens.tolist() == IDS.tolist()
-    assert np.array_equal(cut.tensors["lm_head.weight"], rows[IDS])
+    assert np.array_equal(cut.tensors["head.0"].dequantize(), rows[IDS])
     assert cut.config.draft_vocab_size == len(IDS)
     assert whole.cut(None) is whole
     small, large = built(path, draft_vocab="12"), built(path, draft_vocab="full")
     assert small.memory(1, 64).weights < large.memory(1, 64).weights
-    (tokens, *_), *_ = trees(small.network)
+    (tokens, *_), *_ = trees(small)
     assert tokens
     assert max(tokens) < 12
-    (everything, *_), *_ = trees(large.network)
+    (everything, *_), *_ = trees(large)
     assert max(everything) >= 12
     by_list = specforge(tmp_path / "listed", *network("plain"))
-    (listed, *_), *_ = trees(built(by_list, draft_vocab="8").network)
+    (listed, *_), *_ = trees(built(by_list, draft_vocab="8"))
     assert {*listed} <= {*IDS.tolist()} & {*range(8)}
 
 
@@ -345,5 +344,5 @@ def test_a_head_in_the_hubs_cache_loads_by_its_name(write, tmp_path, monkeypatch
     drafter = build(Options(model="org/head"), target())
     assert drafter.options.quant == "int4"
     assert drafter.features.layers == (1, 3, 4)
-    (tokens, *_), *_ = trees(drafter.network)
+    (tokens, *_), *_ = trees(drafter)
     assert {*tokens} <= {*IDS.tolist()}

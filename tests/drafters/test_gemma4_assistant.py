@@ -170,7 +170,7 @@ def begun(drafter, target, tokens=PROMPT):
 def check_steps(target, path, expected, atol):
     """A tree of three levels: after every step the oracle's logits along that path."""
     drafter = build(Options(model=path, quant="none", min_chance=0), target)
-    take = drafter.network.new_draft([begun(drafter, target)], [8])
+    take = drafter.new_draft([begun(drafter, target)], [8])
     steps = [(PROMPT[-1], -1), (9, 0), (33, 1), (50, 0), (12, 3), (4, 2)]
     paths = [[]]
     for number, (token, parent) in enumerate(steps):

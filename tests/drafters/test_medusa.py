@@ -14,11 +14,12 @@ import torch
 from forerun.core.errors import LoadError
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.medusa import Options, build, files
+from forerun.drafters.medusa import NETWORK, Options, build
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafters.medusa.drafting import native_medusa
+from forerun.drafters.medusa.drafting import medusa_network
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
+from tests.native.networks import options_of
 from tests.oracles.growth import Solo, Step
 from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchMedusa
@@ -73,7 +74,7 @@ def trees(network, rows=3, nodes=9, steps=5):
 @pytest.mark.parametrize("target_head", [True, False])
 def test_what_was_trained_is_what_drafts(tmp_path, target_head):
     folder, net = ours(tmp_path, target_head=target_head)
-    weights = files.read(folder, TARGET)
+    weights = NETWORK.read(folder, TARGET)
     network = TorchMedusa(weights, MODEL)
     for depth in range(HEADS):
         state = torch.from_numpy(hidden()[0])
@@ -85,20 +86,20 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
 
 @pytest.mark.parametrize("target_head", [True, False])
 def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
-    weights = files.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    native_trees = trees(native_medusa(weights, MODEL, 32))
+    weights = NETWORK.read(ours(tmp_path, target_head=target_head)[0], TARGET)
+    native_trees = trees(medusa_network(options_of(32), weights, TARGET))
     for tree, other in zip(native_trees, trees(TorchMedusa(weights, MODEL)), strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert any(max(tree[1]) > 1 for tree in native_trees)
     alone = Solo([1], [9], 5, 0.0, rows=[1], states=hidden())
-    rounded = native_medusa(weights, MODEL, 8)
+    rounded = medusa_network(options_of(8), weights, TARGET)
     assert trees(rounded)[1] == drafted(rounded, alone)[0]
 
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):
     """So a step a depth is enough: with three steps, nodes of depth 3 hang below several of depth 2."""
-    network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET).network
+    network = build(Options(model=ours(tmp_path)[0], quant="none"), TARGET)
     tokens, parents, probabilities = trees(network, 1, nodes=40, steps=3)[0]
     below = {}
     for i, (token, parent, p) in enumerate(zip(tokens, parents, probabilities, strict=True)):
@@ -119,14 +120,22 @@ def test_published_names_are_read(tmp_path):
     ):
         build(Options(model=wrong), TARGET)
     whole = {n: t.repeat(2, 1) if n.endswith(".2.weight") else t for n, t in tensors.items()}
-    assert files.read(save(tmp_path / "b", config, whole), TARGET).tensors
+    assert NETWORK.read(save(tmp_path / "b", config, whole), TARGET).tensors
 
 
 @pytest.mark.parametrize(
     ("change", "drop", "message"),
     [
-        ({"medusa_num_heads": 0}, "", "'medusa_num_heads' must be a whole number from 1 to 65536"),
-        ({"medusa_num_heads": 99}, "", "at most 16 heads"),
+        (
+            {"medusa_num_heads": 0},
+            "",
+            "'medusa_num_heads' is 0, but must be a whole number from 1 to 16",
+        ),
+        (
+            {"medusa_num_heads": 99},
+            "",
+            "'medusa_num_heads' is 99, but must be a whole number from 1 to 16",
+        ),
         ({}, "1.0.linear.bias", "tensor '1.0.linear.bias' is missing"),
         ({"medusa_num_heads": 2}, "", "tensor '2.0.linear.bias' is none of such a network"),
         ({"target": {"name": "big", "num_layers": 9}}, "", "for big, whose num layers is 9"),

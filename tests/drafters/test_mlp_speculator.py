@@ -19,9 +19,9 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.cascade import Cascade
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder
-from forerun.drafters.base.networks.drafter import NetworkDrafter
+from forerun.drafters.base.networks.network import Network
 from forerun.drafters.base.spec import DrafterSpec
-from forerun.drafters.mlp_speculator import Options, build, files
+from forerun.drafters.mlp_speculator import NETWORK, Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
 from forerun.model.backends import torch as torch_backend
 from forerun.model.random_model import random_config, random_weights, stored_floats
@@ -102,7 +102,7 @@ def drafts(model, seed=0, nodes=8):
     options = Options(model=model, quant="none", min_chance=0, num_draft=nodes)
     drafter = build(options, target())
     hidden = np.random.default_rng(seed).standard_normal((1, WIDTH), np.float32)
-    return drafted(drafter.network, Solo([5], [nodes], 6, 0.0, states=hidden))[0]
+    return drafted(drafter, Solo([5], [nodes], 6, 0.0, states=hidden))[0]
 
 
 @pytest.mark.parametrize("cell", ["lstm", "mlp"])
@@ -123,7 +123,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
         torch.nn.init.normal_(weight, std=0.3)
     tensors = {name: each.numpy() for name, each in trained.state_dict().items()}
     save(tmp_path, config, tensors | {"draft_ids": tokens})
-    network = TorchRecurrent(files.read(str(tmp_path), here), here.model)
+    network = TorchRecurrent(NETWORK.read(str(tmp_path), here), here.model)
     hidden = torch.randn(WIDTH)
     state, ours = trained.begin(hidden), network.begin(hidden)
     for depth, token in enumerate((5, 2, 8)):
@@ -136,7 +136,7 @@ def test_what_was_trained_is_what_drafts(tmp_path, cell):
 
 
 def state_of(drafter):
-    hidden, row = drafter.network.states[0]
+    hidden, row = drafter.states[0]
     return hidden[row]
 
 
@@ -184,7 +184,7 @@ def test_ours_is_read_rounded_or_not(tmp_path):
     again = drafts(save(tmp_path / "b", LSTM, rounded))
     assert whole[:2] == again[:2]
     assert whole[2] == pytest.approx(again[2], abs=0.02)
-    stored = folder.read(tmp_path / "b", target()).tensors["projs.0.weight"]
+    stored = folder.open_network(str(tmp_path / "b")).tensor("projs.0.weight").dequantize()
     error = np.abs(stored - LSTM_TENSORS["projs.0.weight"])
     assert error.max() <= np.abs(LSTM_TENSORS["projs.0.weight"]).max() / 127
 
@@ -203,10 +203,10 @@ WRONG = [
     ({"hidden_size": 64}, LSTM_TENSORS, "another model: it reads states of width 64, this model has 32"),
     ({"vocab_size": 25}, LSTM_TENSORS, "another model: it reads a vocabulary of 25, this model has 24"),
     ({"target": {"name": "big", "num_layers": 9}}, LSTM_TENSORS, "for big, whose num layers is 9"),
-    ({"n_predict": 0}, LSTM_TENSORS, "'n_predict' must be a whole number from 1 to 65536, got 0"),
+    ({"n_predict": 0}, LSTM_TENSORS, "'n_predict' is 0, but must be a whole number from 1 to 16"),
     ({"cell": "gru"}, LSTM_TENSORS, "'cell' must be one of mlp, sum_rnn, lstm, sum_lstm"),
     ({"temperature": [0.0]}, LSTM_TENSORS, "'temperature' must be numbers above 0"),
-    ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' must be true or false"),
+    ({"tie_lstm_embs": 1}, LSTM_TENSORS, "'tie_lstm_embs' is 1, but must be true or false"),
     ({}, without("projs.1.weight"), "tensor 'projs.1.weight' is missing"),
     ({}, LSTM_TENSORS | {"projs.0.weight": random(3, 4)}, "'projs.0.weight' is [3, 4], expected [128, 32]"),
     ({}, LSTM_TENSORS | {"midlayer.q": random(3, 4)}, "tensor 'midlayer.q' is none of such"),
@@ -226,7 +226,9 @@ def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(t
     with pytest.raises(LoadError, match=r"has no config\.json"):
         Options(model=str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(LoadError, match="holds model_type 'llama'; allowed: mlp_speculator"):
+    with pytest.raises(
+        LoadError, match="holds 'llama', which is no recurrent network; allowed: mlp_spec"
+    ):
         Options(model=str(tmp_path))
     path = save(tmp_path / "cut", LSTM, LSTM_TENSORS)
     weights = tmp_path / "cut" / "model.safetensors"
@@ -242,7 +244,7 @@ def test_the_weights_count():
         for quant in ("int8", "none")
     )
     assert 0 < small < large
-    assert isinstance(drafter := build(Options(model="untrained"), target(model)), NetworkDrafter)
+    assert isinstance(drafter := build(Options(model="untrained"), target(model)), Network)
     assert drafter.memory(3, 64).total - drafter.memory(0, 64).total == 3 * 4 * WIDTH
 
 

@@ -49,7 +49,7 @@ def check_steps(target, oracle, atol):
     """A tree of three levels: after every step the oracle's logits along that path."""
     drafter, states = new_drafter(target), oracle.states(PROMPT[:-1])
     seq = begun(drafter, states_of(target, PROMPT[:-1]))
-    take = drafter.network.new_draft([seq], [8])
+    take = drafter.new_draft([seq], [8])
     # token, the step before, the tokens of its path
     steps = [(PROMPT[-1], -1), (9, 0), (33, 1), (50, 0), (12, 3), (4, 2)]
     paths = [[]]
@@ -203,9 +203,7 @@ def test_an_embedding_and_a_head_of_its_own_are_used(tmp_path):
     for path, more in ((shared, tensors), (tmp_path / "own", tensors | replaced)):
         drafter = new_drafter(target_of(oracle.folder(path, more)))
         seq = begun(drafter, oracle.states(PROMPT[:-1]).numpy())
-        logits.append(
-            drafter.network.new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].dense()
-        )
+        logits.append(drafter.new_draft([seq], [8])(0, [Step(0, -1, PROMPT[-1], 0)])[0].dense())
     assert not np.allclose(*logits, atol=1e-2)
 
 
@@ -239,10 +237,10 @@ def test_rows_of_a_reused_prefix_are_found_again(num_reused, tmp_path):
     expected = whole.propose([begun(whole, states, text)], [6])[0]
     seq = Seq(1, text, GREEDY, 0)
     drafter.begin(seq, Outcome((), (13,), hidden=states[num_reused:]))
-    assert drafter.network.slots[1].is_complete
+    assert drafter.slots[1].is_complete
     assert drafter.propose([seq], [6])[0] == expected
     drafter.begin(Seq(2, [9] * 12, GREEDY, 0), Outcome((), (9,), hidden=states[num_reused:]))
-    assert drafter.network.slots[2].is_complete is (num_reused == 0)
+    assert drafter.slots[2].is_complete is (num_reused == 0)
 
 
 def test_within_tight_memory_no_token_changes(trained, tmp_path):

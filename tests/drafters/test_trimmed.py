@@ -60,12 +60,12 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
     assert (np.arange(4) + tensors["d2t"]).tolist() == TOKENS.tolist()
     assert np.flatnonzero(tensors["t2d"]).tolist() == TOKENS.tolist()
     assert trimmed.load(str(folder), OURS)[1].tolist() == TOKENS.tolist()
-    head = build(Options(model=str(folder)), OURS).network.head
+    head = build(Options(model=str(folder)), OURS).head
     assert head is not None
     rows = head.scores(np.zeros((1, DRAFT_MODEL.config.hidden_size), np.float32), [head.new_text()])
     assert rows[0].tokens is not None
     assert rows[0].tokens.tolist() == TOKENS.tolist()
-    assert build(Options(model=str(folder), draft_vocab="full"), OURS).network.head is None
+    assert build(Options(model=str(folder), draft_vocab="full"), OURS).head is None
 
 
 def test_what_is_no_such_folder_is_a_model(tmp_path: Path, folder: Path) -> None:
@@ -103,14 +103,14 @@ def swap(folder: Path, **tensors: np.ndarray) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        (lambda f: (f / TENSORS).unlink(), "cannot be read"),
+        (lambda f: (f / TENSORS).unlink(), "has no model.safetensors"),
         (lambda f: (f / TENSORS).write_bytes(b"torn"), "cannot be read"),
         (lambda f: (f / CONFIG).write_text("{"), "cannot be read"),
         (lambda f: (f / CONFIG).write_text("[]"), "no JSON object"),
-        (lambda f: swap(f, d2t=np.array([0, 0, 0, 0])), "name different tokens"),
+        (lambda f: swap(f, d2t=np.array([0, 0, 0, 0])), "does not name the tokens of 'd2t'"),
         (
             lambda f: swap(f, d2t=np.empty(0, np.int64), t2d=np.zeros(12) > 0),
-            "name different tokens",
+            "must be ascending token ids below 12",
         ),
         (
             lambda f: (f / CONFIG).write_text(json.dumps({"model_type": trimmed.KIND})),

@@ -24,9 +24,8 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 TEXTS = {str(page.relative_to(ROOT)): page.read_text(encoding="utf-8") for page in PAGES}
 NUMBERS = {3: "three", 5: "five"}
-llama, gguf, vino = (
-    import_module(f"forerun.lab.bench.peers.{name}")
-    for name in ("llama_cpp", "transformers", "openvino")
+llama, gguf = (
+    import_module(f"forerun.lab.bench.peers.{name}") for name in ("llama_cpp", "transformers")
 )
 
 QUOTED = [
@@ -37,15 +36,14 @@ QUOTED = [
     ("docs/internals/controller.md", f"After {NUMBERS[proposer.MAX_ERRORS]} errors"),
     ("docs/python.md", f"temperature {SamplingParams().temperature:g}, at most"),
     ("docs/python.md", f"at most {SamplingParams().max_tokens} new tokens"),
-    ("docs/measuring.md", f"drawing the prompts anew {summary.RESAMPLES} times"),
+    ("docs/measuring.md", f"a bootstrap over prompts: {summary.RESAMPLES} resamples"),
     ("docs/measuring.md", f"nodes a step ({EngineConfig().draft_budget})"),
     ("docs/serving.md", f"every {1000 * ServerConfig().stream_interval:g} ms at most"),
     ("docs/http-api.md", f"at most {calls.MAX_CALLS} in sequence"),
     ("docs/measuring.md", f"n-grams of up to {llama.LOOKUP_NGRAM}, {llama.LOOKUP_TOKENS} tokens"),
-    ("docs/measuring.md", f"guesses up to {llama.DRAFT_TOKENS} tokens"),
-    ("docs/measuring.md", f"at least {100 * llama.DRAFT_SURENESS:g} % sure"),
+    ("docs/measuring.md", f"up to {llama.DRAFT_TOKENS} tokens while the draft model"),
+    ("docs/measuring.md", f"probability is at least {100 * llama.DRAFT_SURENESS:g} %"),
     ("docs/measuring.md", f"`prompt_lookup_num_tokens` {gguf.LOOKUP_TOKENS}"),
-    ("docs/measuring.md", f"`num_assistant_tokens` is {vino.DRAFT_TOKENS}"),
 ]
 """Words of a page with the code's own numbers in them."""
 

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from forerun.core.random import Noise
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafters.mlp_speculator.drafting import recurrent_network
+from forerun.drafters.mlp_speculator.files import RecurrentWeights
 from forerun.model.backends.native import load as load_native
+from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native.models import GATED, VOCAB, random_weights
 from tests.oracles.growth import Solo, TreeNoise, native_noises
@@ -45,12 +51,33 @@ def weights_of(*, tokens=TOKENS, **options) -> RecurrentWeights:
         rows = len(tokens) if name.startswith("head") and tokens is not None else shape[0]
         values = normal(rows, *shape[1:], seed=100 + i)
         is_norm, scale = len(shape) == 1, 2 if name.startswith("head") else 8
-        tensors[name] = values / 4 + name.endswith("weight") if is_norm else values / scale
+        values = values / 4 + (not name.endswith("bias")) if is_norm else values / scale
+        tensors[name] = stored_floats(name, values)
     return RecurrentWeights(config, tensors, tokens, (1.0, 0.8))
 
 
 def target(dtype="f32", **options):
     return load_native(GATED, random_weights(GATED, dtype), **{"num_threads": 1, **options})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Options(NetworkOptions):
+    """Of any number of bits, 32: nothing is rounded."""
+
+    num_bits: int
+
+    @property
+    def bits(self):
+        return self.num_bits
+
+
+def options_of(bits):
+    return Options(model="", num_bits=bits)
+
+
+def recurrent(weights, model, bits):
+    """Its kernels."""
+    return recurrent_network(options_of(bits), weights, Target(model, None, 3, MAX_LEN))
 
 
 def hidden(num_rows):

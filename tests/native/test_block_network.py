@@ -8,13 +8,16 @@ from functools import partial
 import pytest
 
 from forerun import _native
+from forerun.drafters.base.contract import Target
 from forerun.drafters.dflash.config import BlockConfig
-from forerun.drafters.dflash.drafting import BlockNetwork, BlockWeights
+from forerun.drafters.dflash.drafting import block_network
+from forerun.drafters.dflash.files import BlockWeights
 from forerun.model.config import RopeConfig
+from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, options_of, target, text
 
 drafts = partial(networks.drafts, num_nodes=9, num_steps=8)
 DFLASH = BlockConfig(
@@ -40,15 +43,13 @@ DSPARK = replace(
     sample_from_anchor=True,
     block_size=9,
     markov_rank=32,
-    confidence_size=WIDTH + 32,
+    has_confidence=True,
 )
 KINDS = {
     "dflash": DFLASH,
     "dspark": DSPARK,
     "a window, later rows unseen": replace(DFLASH, windows=(33, 0), bidirectional=(False, True)),
-    "one layer, confidence of the state alone": replace(
-        DSPARK, windows=(0,), bidirectional=(True,), confidence_size=WIDTH, block_size=12
-    ),
+    "one layer": replace(DSPARK, windows=(0,), bidirectional=(True,), block_size=12),
 }
 
 
@@ -57,13 +58,14 @@ def weights_of(config):
         name: normal(*shape, seed=700 + i) / (4 if "norm" in name else 6)
         for i, (name, shape) in enumerate(config.shapes().items())
     }
-    tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
+    tensors = {n: stored_floats(n, 1 + t if "norm" in n else t) for n, t in tensors.items()}
     tokens = TOKENS if config.draft_vocab_size < VOCAB else None
     return BlockWeights(config, tensors, tokens, (1.0, 0.7))
 
 
 def native(weights, model=None, bits=32):
-    return BlockNetwork(weights, model or target(), 3, MAX_LEN, bits)
+    here = Target(model or target(), None, 3, MAX_LEN)
+    return block_network(options_of(bits), weights, here)
 
 
 def torch_block(weights):

@@ -9,10 +9,9 @@ import pytest
 
 from forerun import _native
 from forerun.core.random import Noise
-from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
-from tests.native.networks import KINDS, WIDTH, hidden, target, weights_of
+from tests.native.networks import KINDS, WIDTH, hidden, recurrent, target, weights_of
 from tests.oracles.growth import Solo, TreeNoise, native_noises
 from tests.oracles.growth import draft as drafted
 
@@ -36,7 +35,7 @@ def drafts(network, num_rows=1, num_nodes=9, num_steps=5, least=0.0):
 def test_trees_are_those_of_the_torch_twin(kind):
     weights = weights_of(**KINDS[kind])
     model = target()
-    native = drafts(native_recurrent(weights, model, 32), 4)
+    native = drafts(recurrent(weights, model, 32), 4)
     torch_trees = drafts(torch_network(weights, model), 4)
     for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(native, torch_trees):
         assert (tokens, parents) == (tokens2, parents2)
@@ -54,9 +53,7 @@ def test_a_sampled_draft_over_many_tokens_is_that_of_the_torch_twin(tokens):
     request = Solo([1, 8], [9, 9], 4, 0.0, noises=noises, states=hidden(2))
     expected = drafted(torch_network(weights, model), request)
     request.noises = native_noises(noises)
-    for tree, other in zip(
-        drafted(native_recurrent(weights, model, 32), request), expected, strict=True
-    ):
+    for tree, other in zip(drafted(recurrent(weights, model, 32), request), expected, strict=True):
         assert tree[:2] == other[:2]
         assert tree[2] == pytest.approx(other[2], abs=1e-4)
     assert len({parent for tree in expected for parent in tree[1]}) > 2
@@ -66,7 +63,7 @@ def test_a_sampled_draft_over_many_tokens_is_that_of_the_torch_twin(tokens):
 def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
     """8 bits: a group's codes are off by 0.4 % of its largest value at most, in weights and activations."""
     weights = weights_of(**KINDS["lstm"])
-    (rounded,) = drafts(native_recurrent(weights, target(), bits), num_steps=1, num_nodes=8)
+    (rounded,) = drafts(recurrent(weights, target(), bits), num_steps=1, num_nodes=8)
     (exact,) = drafts(torch_network(weights, target()), num_steps=1, num_nodes=8)
     chances = dict(zip(exact[0], exact[2], strict=True))
     shared = [(p, chances[token]) for token, _, p in zip(*rounded, strict=True) if token in chances]
@@ -76,7 +73,7 @@ def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
-    network = native_recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
+    network = recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
     together = drafts(network, 5)
     rows, tokens = hidden(5), [(7 * i + 1) % VOCAB for i in range(5)]
     for i in range(5):
@@ -91,7 +88,7 @@ def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("num_rows", [8, 12, 20])
 def test_more_sequences_than_lie_side_by_side_get_their_own_drafts(kind, num_rows):
-    network = native_recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
+    network = recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
     together = drafts(network, num_rows)
     rows, tokens = hidden(num_rows), [(7 * i + 1) % VOCAB for i in range(num_rows)]
     for i in range(num_rows):
@@ -103,11 +100,11 @@ def test_more_sequences_than_lie_side_by_side_get_their_own_drafts(kind, num_row
 @pytest.mark.parametrize("bits", [4, 8, 16])
 def test_drafts_do_not_depend_on_threads_and_instruction_set(kind, bits):
     weights = weights_of(**KINDS[kind])
-    expected = drafts(native_recurrent(weights, target("q8_0", isa="portable"), bits), 3)
+    expected = drafts(recurrent(weights, target("q8_0", isa="portable"), bits), 3)
     for isa in _native.runnable_isas():
         for num_threads in (1, 2, 3):
             model = target("q8_0", isa=isa, num_threads=num_threads)
-            assert drafts(native_recurrent(weights, model, bits), 3) == expected
+            assert drafts(recurrent(weights, model, bits), 3) == expected
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -125,7 +122,7 @@ def test_rows_of_the_head_are_the_targets_own(dtype):
 
 
 def test_nodes_below_the_least_chance_are_left_out():
-    network = native_recurrent(weights_of(**KINDS["lstm"]), target(), 8)
+    network = recurrent(weights_of(**KINDS["lstm"]), target(), 8)
     (tokens, parents, chances) = drafts(network, least=0.05, num_nodes=40)[0]
     reach = []
     for parent, chance in zip(parents, chances, strict=True):
@@ -136,7 +133,7 @@ def test_nodes_below_the_least_chance_are_left_out():
 
 
 def test_states_that_are_not_finite_give_no_draft():
-    network = native_recurrent(weights_of(**KINDS["lstm"]), target(), 8)
+    network = recurrent(weights_of(**KINDS["lstm"]), target(), 8)
     states = np.full((1, WIDTH), np.nan, np.float32)
     assert drafted(network, Solo([1], [5], 3, 0.0, states=states)) == [((), (), ())]
 
@@ -151,7 +148,7 @@ def test_what_is_wrong_is_told():
         network.check()
     with pytest.raises(ValueError, match="max_depth"):
         _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 99, True, False)
-    whole = native_recurrent(weights_of(**KINDS["lstm"]), model, 8)
+    whole = recurrent(weights_of(**KINDS["lstm"]), model, 8)
     with pytest.raises(ValueError, match="outside the vocabulary"):
         drafted(whole, Solo([VOCAB], [5], 3, 0.0, states=hidden(1)))
     with pytest.raises(ValueError, match="a state of the target is needed"):

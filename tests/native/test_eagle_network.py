@@ -8,12 +8,25 @@ from functools import partial
 import pytest
 
 from forerun import _native
+from forerun.drafters.base.contract import Target
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
+from forerun.drafters.eagle3.drafting import eagle_network
+from forerun.drafters.eagle3.files import EagleWeights
+from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import LENGTHS, MAX_LEN, TOKENS, WIDTH, feed, fill, target, text
+from tests.native.networks import (
+    LENGTHS,
+    MAX_LEN,
+    TOKENS,
+    WIDTH,
+    feed,
+    fill,
+    options_of,
+    target,
+    text,
+)
 
 drafts = partial(networks.drafts, num_nodes=8, num_steps=6)
 BASE = Eagle3Config(
@@ -52,7 +65,7 @@ def weights_of(config: Eagle3Config) -> EagleWeights:
         name: normal(*shape, seed=500 + i) / (4 if "norm" in name else 6)
         for i, (name, shape) in enumerate(config.shapes().items())
     }
-    tensors = {n: 1 + t if "norm" in n else t for n, t in tensors.items()}
+    tensors = {n: stored_floats(n, 1 + t if "norm" in n else t) for n, t in tensors.items()}
     return EagleWeights(config, tensors, TOKENS, (1.0, 0.7))
 
 
@@ -65,7 +78,8 @@ def torch_eagle(weights):
 
 
 def native(weights, model=None, bits=32):
-    return EagleNetwork(weights, model or target(), 3, MAX_LEN, bits)
+    here = Target(model or target(), None, 3, MAX_LEN)
+    return eagle_network(options_of(bits), weights, here)
 
 
 @pytest.mark.parametrize("kind", KINDS)

@@ -16,8 +16,8 @@ from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
 from forerun.core.types import Seq
 from forerun.drafters.base.draft_head import Scores
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
 from forerun.drafters.base.networks.network import Network
+from forerun.drafters.base.networks.options import NetworkOptions
 from tests.native import ngrams
 from tests.oracles.growth import (
     Asked,
@@ -214,15 +214,15 @@ class Failing(Network):
 
 
 def test_a_drafter_goes_on_after_a_draft_that_failed():
-    drafter = NetworkDrafter(NetworkOptions(model="", min_chance=0), Failing())
+    drafter = Failing(NetworkOptions(model="", min_chance=0))
     seq = Seq(0, [1, 2], SamplingParams(temperature=0), 0)
     with pytest.raises(ZeroDivisionError):
         drafter.propose([seq], [5])
-    drafter.network.fails = False
+    drafter.fails = False
     assert len(drafter.propose([seq], [5])[0]) == 5
 
 
 def test_without_the_native_library_a_network_is_refused(monkeypatch):
     monkeypatch.setattr("forerun.model.kernels.native.native_problem", lambda: "not built")
     with pytest.raises(LoadError, match="none and lookahead draft without them"):
-        NetworkDrafter(NetworkOptions(model=""), Failing())
+        Failing(NetworkOptions(model=""))

@@ -16,9 +16,8 @@ from torch.nn import functional
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import GuessTree
-from forerun.drafters.base.networks.network import MAX_STEPS
-from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, MARKOV_OUT
-from forerun.drafters.dflash.drafting import BlockWeights
+from forerun.drafters.base.networks.options import MAX_STEPS
+from forerun.drafters.dflash.files import BlockWeights
 from forerun.model.model import Model
 from tests.oracles.growth import Solo, Step, grow, likeliest, noise_of
 
@@ -38,7 +37,7 @@ class TorchBlock:
         self.config, self.tokens = weights.config, weights.tokens
         self.temperatures, self.target = weights.temperatures, target
         self.weights = {
-            n: torch.from_numpy(np.ascontiguousarray(t)) for n, t in weights.tensors.items()
+            name: torch.from_numpy(each.dequantize()) for name, each in weights.tensors.items()
         }
         self.head = torch.from_numpy(target.head_weights(weights.tokens))
         self.slots: dict[int, _Rows] = {}
@@ -82,40 +81,37 @@ class TorchBlock:
         """Return logits (V',) of a state (D,) behind a token."""
         logits = self.head @ state
         if self.config.markov_rank:
-            logits = logits + self._linear(MARKOV_OUT, self.weights[f"{MARKOV_IN}.weight"][token])
+            logits = logits + self._linear("markov.out", self.weights["markov.in"][token])
         return logits
 
     def trust(self, state: Tensor, token: int) -> float:
         """Return how much of its probabilities a state is worth."""
-        c = self.config
-        if not c.confidence_size:
+        if not self.config.has_confidence:
             return 1.0
-        if c.confidence_size > c.hidden_size:
-            state = torch.cat([state, self.weights[f"{MARKOV_IN}.weight"][token]])
-        z = self._linear(CONFIDENCE, state) + self.weights[f"{CONFIDENCE}.bias"]
-        return float(z.sigmoid())
+        if self.config.markov_rank:
+            state = torch.cat([state, self.weights["markov.in"][token]])
+        *row, bias = self.weights["confidence"]
+        return float((torch.stack(row) @ state + bias).sigmoid())
 
     def _linear(self, name: str, x: Tensor) -> Tensor:
-        return functional.linear(x, self.weights[f"{name}.weight"])
+        return functional.linear(x, self.weights[name])
 
     def _norm(self, name: str, x: Tensor) -> Tensor:
-        weight = self.weights[f"{name}.weight"]
+        weight = self.weights[name]
         return functional.rms_norm(x, weight.shape, weight, self.config.rms_norm_eps)
 
     def _layer(self, layer: int, x: Tensor, g: Tensor) -> Tensor:
-        c, part = self.config, f"layers.{layer}."
-        read = self._norm(part + "input_layernorm", x)
+        c, part = self.config, f"{layer}." if len(self.config.windows) > 1 else ""
+        read = self._norm(part + "input_norm", x)
         keys = torch.cat([g, read])
         shape = (-1, c.head_dim)
-        q = self._linear(part + "self_attn.q_proj", read).unflatten(-1, (c.num_attention_heads, -1))
+        q = self._linear(part + "q", read).unflatten(-1, (c.num_attention_heads, -1))
         k, v = (
-            self._linear(f"{part}self_attn.{n}_proj", keys).unflatten(
-                -1, (c.num_key_value_heads, -1)
-            )
+            self._linear(f"{part}{n}", keys).unflatten(-1, (c.num_key_value_heads, -1))
             for n in "kv"
         )
-        q = self._rotate(self._norm(part + "self_attn.q_norm", q), len(g))
-        k = self._rotate(self._norm(part + "self_attn.k_norm", k), 0)
+        q = self._rotate(self._norm(part + "q_norm", q), len(g))
+        k = self._rotate(self._norm(part + "k_norm", k), 0)
         each = c.num_attention_heads // c.num_key_value_heads
         k, v = k.repeat_interleave(each, 1), v.repeat_interleave(each, 1)
         scores = torch.einsum("ihd,jhd->hij", q, k) * shape[1] ** -0.5
@@ -124,12 +120,10 @@ class TorchBlock:
             scores.masked_fill(~self._seen(layer, len(g), len(x)), -torch.inf).softmax(-1),
             v,
         )
-        x = x + self._linear(part + "self_attn.o_proj", mixed.flatten(1))
-        read = self._norm(part + "post_attention_layernorm", x)
-        gate = functional.silu(self._linear(part + "mlp.gate_proj", read))
-        return x + self._linear(
-            part + "mlp.down_proj", gate * self._linear(part + "mlp.up_proj", read)
-        )
+        x = x + self._linear(part + "o", mixed.flatten(1))
+        read = self._norm(part + "mlp_norm", x)
+        gate = functional.silu(self._linear(part + "gate", read))
+        return x + self._linear(part + "down", gate * self._linear(part + "up", read))
 
     def _seen(self, layer: int, rows: int, size: int) -> Tensor:
         """Say what rows of the block see (B, R + B)."""

@@ -17,7 +17,7 @@ import numpy as np
 from forerun.core.arrays import Floats, Ids
 from forerun.core.random import Noise
 from forerun.core.types import GuessTree
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 from forerun.drafters.base.tree_noise import SPREAD
 
 NUM_NEXT = 8

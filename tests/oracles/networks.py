@@ -18,9 +18,9 @@ from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import GuessTree
-from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.medusa.drafting import MedusaWeights
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
+from forerun.drafters.eagle3.files import EagleWeights
+from forerun.drafters.medusa.files import MedusaWeights
+from forerun.drafters.mlp_speculator.files import RecurrentWeights
 from forerun.model.model import Model
 from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.torch.networks.medusa import Medusa
@@ -64,11 +64,12 @@ class TorchRecurrent(TorchStateNetwork):
     def __init__(self, weights: RecurrentWeights, target: Model) -> None:
         super().__init__(weights.config.max_depth)
         self.weights, self.target, self.tokens = weights, target, weights.tokens
+        stored = weights.by_file_names()
         names = (f"head.{i}.weight" for i in range(weights.config.n_predict))
-        self.heads = [torch.from_numpy(weights.tensors[n]) for n in names if n in weights.tensors]
+        self.heads = [torch.from_numpy(stored[n]) for n in names if n in stored]
         with torch.device("meta"):  # its own head takes no memory: it is not used
             self.net = MLPSpeculator(weights.config)
-        tensors = {n: torch.from_numpy(t) for n, t in weights.tensors.items() if "head" not in n}
+        tensors = {n: torch.from_numpy(t) for n, t in stored.items() if "head" not in n}
         self.net.load_state_dict(tensors, strict=False, assign=True)
         self.net.requires_grad_(False)
 
@@ -117,7 +118,7 @@ class TorchMedusa(TorchStateNetwork):
         self.weights, self.target = weights, target
         with torch.device("meta"):
             self.net = Medusa(weights.config)
-        tensors = {name: torch.from_numpy(each) for name, each in weights.tensors.items()}
+        tensors = {name: torch.from_numpy(each) for name, each in weights.by_file_names().items()}
         self.net.load_state_dict(tensors, assign=True)
         self.net.requires_grad_(False)
 
@@ -163,7 +164,7 @@ class TorchEagle:
         if weights.config.target_head:
             head = torch.from_numpy(target.head_weights(weights.tokens))
         self.net = Eagle3(weights.config, embedding=embedding, head=head)
-        state = {name: torch.from_numpy(tensor) for name, tensor in weights.tensors.items()}
+        state = {name: torch.from_numpy(tensor) for name, tensor in weights.by_file_names().items()}
         self.net.load_state_dict(state, strict=False)
         self.net.requires_grad_(False)
         self.slots: dict[int, _Rows] = {}

@@ -112,7 +112,7 @@ def test_drafters_are_measured_beside_plain_decoding(default_model: Path) -> Non
         ("-d", "auto", "--batch", 3),
         ("-d", "suffix", "--temperature", 1, "--seed", 7),
         ("-d", "lookahead", "--kv", "int8"),
-        ("-d", "draft_model:model=self,head_bits=4", "--memory-budget", "450MiB"),
+        ("-d", "draft_model:model=self,head_bits=4", "--memory-budget", "800MiB"),
     ],
 )
 def test_the_default_model_drafts_as_it_decodes(

@@ -100,7 +100,7 @@ def test_unknown_fields_are_left_out_and_named(url, llm):
     answer = httpx.post(url + "/v1/chat/completions", json=body)
     assert "x-forerun-ignored" not in answer.headers
     with running(lambda: llm, strict_requests=True) as (strict, _):
-        for field, status in (("user", 200), ("mode", 200), ("temprature", 400)):
+        for field, status in (("user", 200), ("store", 200), ("temprature", 400)):
             answer = httpx.post(strict + "/v1/chat/completions", json=body | {field: "1"})
             assert answer.status_code == status, answer.text
     assert "did you mean 'temperature'" in answer.json()["error"]["message"]

@@ -129,7 +129,7 @@ WRONG = {
             None,
         ),
         ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only", None),
-        ({"functions": [{}]}, "older name", None),
+        ({"functions": [{}]}, "deprecated", None),
         *(({name: [1]}, "", name) for name in ("allowed_token_ids", "bad_words", "images")),
         *(
             ({"thinking": {"type": "enabled", "budget_tokens": given}}, "whole number", "thinking")

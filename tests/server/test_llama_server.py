@@ -12,7 +12,6 @@ import pytest
 
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
-from forerun.core.repetition import num_repeated
 from forerun.server.config import ServerConfig
 from forerun.server.models import ModelSource, ServedModels
 from forerun.text.fill_in import FillIn
@@ -44,20 +43,6 @@ def test_a_stream_has_a_chunk_for_each_token(url, plain):
     assert [token for one in chunks for token in one["tokens"]] == plain["token_ids"]
     assert all(len(one["completion_probabilities"]) == len(one["tokens"]) == 1 for one in chunks)
     assert last["content"] == ""
-
-
-def test_what_an_answer_says_again_is_counted_the_same_while_it_grows(url):
-    bias = [[post(url, "/tokenize", {"content": " three"})["tokens"][0], 9.0]]
-    body = BODY | {"n_predict": 60, "logit_bias": bias, "return_tokens": True}
-    found = post(url, "/completion", body)
-    assert found["timings"]["repeated_n"] == num_repeated(found["tokens"]) > 0
-    assert found["timings"]["repeats_itself"]
-    chunks = events(url, "/completion", body | {"timings_per_token": True})
-    counts = [one["timings"]["repeated_n"] for one in chunks]
-    assert counts == sorted(counts)
-    assert counts[-1] == found["timings"]["repeated_n"]
-    short = post(url, "/completion", body | {"n_predict": 8})
-    assert not short["timings"]["repeats_itself"]
 
 
 def test_what_ended_an_answer_is_said(url, plain):

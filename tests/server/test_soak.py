@@ -89,4 +89,4 @@ def nothing_is_left(service, llm):
     assert not engine.scheduler.running
     assert not engine.scheduler.waiting
     assert engine.cache.pool.num_used == 0
-    assert not llm.loop._handles
+    assert not llm.loop._requests

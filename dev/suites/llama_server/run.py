@@ -61,7 +61,6 @@ def main() -> None:
     if given.keep:
         print(_page(rows))
         return
-    (FOLDER / "results.json").write_text(json.dumps(rows, indent=1) + "\n")
     (FOLDER / "results.md").write_text(_page(rows))
     print(f"written to {FOLDER / 'results.md'}")
 

@@ -18,7 +18,6 @@ import click
 
 from forerun.cli.terminal import keys_unseen
 from forerun.cli.wrap import WordWrap
-from forerun.core.repetition import is_much, num_repeated
 from forerun.system import background
 from forerun.system.device import peak_nbytes
 
@@ -34,9 +33,6 @@ DRAFTED = "\033[30;48;5;115m{}\033[0m"
 """A drafted token in a terminal: black on pale green."""
 SILENT_S = 1.0
 """Seconds that something takes without a word."""
-REPEATS = (
-    "{} tokens of the answer repeat earlier ones and are easy to draft: other answers may be slower"
-)
 
 
 def note(text: object, **style: Any) -> None:
@@ -174,8 +170,6 @@ class Measured:
     """Prompt tokens that were not read again."""
     num_prompt: int = 0
     """Tokens of the prompt."""
-    num_repeated: int = 0
-    """Tokens that say again what stood in the answer before (`core.repetition`)."""
 
     @property
     def tok_s(self) -> float:
@@ -201,7 +195,6 @@ class Measured:
             "draft_ms": round(self.draft_s * 1e3, 2),
             "verify_ms": round(self.verify_s * 1e3, 2),
             "num_cached_tokens": self.num_cached_tokens,
-            "num_repeated": self.num_repeated,
             "ttft_ms": None if self.ttft_s is None else round(self.ttft_s * 1e3, 2),
         }
 
@@ -219,8 +212,6 @@ class Measured:
                 f"accepted {self.stats.accepted} of {self.stats.drafted} drafted "
                 f"({self.stats.acceptance_rate:.0%})"
             )
-        if is_much(self.num_repeated, self.tokens):
-            text += f"; {REPEATS.format(self.num_repeated)}"
         return text
 
 
@@ -249,7 +240,6 @@ def answer(
         ttft_s=None if first_s is None else first_s - start_s,
         num_cached_tokens=output.num_cached_tokens,
         num_prompt=len(output.prompt_token_ids),
-        num_repeated=num_repeated(completion.token_ids),
     )
     return completion, measured, is_complete
 

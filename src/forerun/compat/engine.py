@@ -47,133 +47,129 @@ DRAFTING: Mapping[str, str] = {
 }
 """vLLM's, llama.cpp's and Hugging Face's names of drafters' options."""
 
-_FILTERS = "the filters are top_k, top_p and min_p, penalties look at the whole text"
+_FILTERS = "the only filters are top_k, top_p and min_p; penalties apply to the whole text"
 _WHY: Mapping[str, str] = {
-    "weights are used as they are stored; quant rounds them": (
+    "weights keep the format of the file; the option quant rounds them": (
         "--dtype= --torch-dtype= --quantization-param-path="
     ),
-    "memory_budget bounds the memory": (
+    "memory_budget limits the memory": (
         "--gpu-memory-utilization= --swap-space= --cpu-offload-gb=0|0.0 --kv-cache-memory-bytes= "
         "--num-gpu-blocks-override= --max-num-partial-prefills= --long-prefill-token-threshold= "
         "--enable-sleep-mode"
     ),
-    "code that comes with a model is never run": "--trust-remote-code",
-    "there are no graphs to capture": (
+    "code from model repositories is never run": "--trust-remote-code",
+    "there are no CUDA graphs or compiled graphs": (
         "--enforce-eager --max-seq-len-to-capture= --compilation-config= --cuda-graph-sizes= -O="
     ),
-    "prefixes are always reused; the answers are the same": (
+    "the prefix cache is always on and does not change answers": (
         "--enable-prefix-caching --no-enable-prefix-caching --cache-reuse= --cache-ram= --ctx-checkpoints= "
         "--slot-prompt-similarity= -sps= --prefix-caching-hash-algo= --slot-save-path= --cache-prompt "
         "--no-cache-prompt"
     ),
-    "calls and thoughts are read in the model's own form": (
+    "tool calls and reasoning are parsed by the model's chat template": (
         "--enable-auto-tool-choice --tool-call-parser= --reasoning-parser= --reasoning-format= --tool-parser-plugin= "
         "--reasoning-parser-plugin= --exclude-tools-when-tool-choice-none"
     ),
-    "a model thinks as its template has it; a request may say otherwise": "--reasoning=on|auto",
-    "requests that come at once always share passes": (
+    "the chat template decides whether a model reasons; a request may change that": "--reasoning=on|auto",
+    "continuous batching is always on": (
         "-cb --cont-batching -nocb --no-cont-batching --async-scheduling --no-async-scheduling --scheduling-policy= "
         "--data-parallel-size=1 -dp=1 --enable-expert-parallel --distributed-executor-backend="
     ),
-    "a file's format is read from the file": (
+    "the format is detected from the file": (
         "--load-format= --config-format= --model-impl= --tokenizer-mode=auto|fast|hf --model-loader-extra-config= "
         "--safetensors-load-strategy="
     ),
-    "models are kept where Hugging Face's library keeps them (HF_HOME)": (
-        "--download-dir= --ignore-patterns="
-    ),
-    "there are no adapters": (
+    "models are stored in Hugging Face's cache (HF_HOME)": ("--download-dir= --ignore-patterns="),
+    "LoRA adapters are not supported": (
         "--lora-scale= --enable-lora=false --no-enable-lora --max-loras= --max-lora-rank= --max-cpu-loras="
     ),
-    "a model is as its files have it": (
+    "the model's files decide": (
         "--hf-overrides={} --override-generation-config={} --hf-token= --rope-scaling={} --additional-config={} "
         "--disable-sliding-window=false --rope-freq-base=0|0.0 --rope-freq-scale=0|0.0 --yarn-orig-ctx=0 "
         "--yarn-ext-factor=-1|-1.0 --yarn-attn-factor=1|1.0|-1|-1.0 --yarn-beta-fast=32|32.0|-1|-1.0 "
         "--yarn-beta-slow=1|1.0|-1|-1.0 --rope-scaling-type=-1 --pooling-type=-1 --spm-infill=false"
     ),
-    "the model's own settings are used": "--generation-config=auto",
-    "a model generates; --embeddings answers with its states, too": (
+    "the model's own generation_config.json is used": "--generation-config=auto",
+    "models generate; --embeddings adds embeddings": (
         "--task=auto|generate|embed|embedding --runner=auto|generate|pooling --convert=auto|none|embed"
     ),
-    "prompts are texts and token ids": "--enable-prompt-embeds=false --enable-mm-embeds=false",
-    "a model is loaded whole, and its answers are its tokens": (
+    "prompts are text or token ids": "--enable-prompt-embeds=false --enable-mm-embeds=false",
+    "models are loaded whole, and answers are tokens": (
         "--skip-tokenizer-init=false --vocab-only=false --enable-return-routed-experts=false"
     ),
-    "log-probabilities are there where a request asks for them": "--logits-all",
-    "the tokenizer is the model's, and both are of the main revision": (
+    "requests ask for log-probabilities": "--logits-all",
+    "model and tokenizer are loaded together, from the main revision": (
         "--tokenizer=none --tokenizer-revision=none|main --revision=none|main --code-revision=none|main"
     ),
-    "the text part of a model is loaded": (
+    "only the text part of a model is loaded": (
         "--language-model-only --limit-mm-per-prompt= --mm-processor-kwargs= --allowed-local-media-path= --no-mmproj "
         "--mm-processor-cache-gb= --interleave-mm-strings --no-mmproj-offload --disable-mm-preprocessor-cache"
     ),
-    "contents are given as the template reads them, as text or as parts": (
-        "--chat-template-content-format="
-    ),
-    "usage has the details": (
+    "the content format is detected from the chat template": ("--chat-template-content-format="),
+    "usage always has these details": (
         "--enable-prompt-tokens-details --enable-force-include-usage --max-logprobs= --logprobs-mode=raw_logprobs "
         "--return-tokens-as-token-ids --enable-server-load-tracking"
     ),
-    "one library reads all grammars": "--guided-decoding-backend= --structured-outputs-config=",
-    "a draft has the context of its target": "-cd= --ctx-size-draft=",
+    "all grammars use one library": "--guided-decoding-backend= --structured-outputs-config=",
+    "a draft model has the context length of its target": "-cd= --ctx-size-draft=",
     "one thread answers HTTP": (
         "--threads-http= --api-server-count= --disable-frontend-multiprocessing"
     ),
-    "a request may take as long as it takes": "--timeout= -to=",
-    "/props is answered, and changes nothing": "--props",
-    "requests are logged by --log-requests": (
+    "requests have no time limit": "--timeout= -to=",
+    "/props is always answered and is read-only": "--props",
+    "--log-requests turns the access log on": (
         "--disable-log-requests --no-enable-log-requests --max-log-len= --disable-uvicorn-access-log"
     ),
-    "the length of blocks is fixed": "--block-size=",
-    "prompts are always read in chunks, see prefill_chunk": (
+    "blocks have a fixed length": "--block-size=",
+    "chunked prefill is always on: see prefill_chunk": (
         "--enable-chunked-prefill --no-enable-chunked-prefill"
     ),
-    "layers are not split over processes; tensor_parallel_size splits each layer": (
+    "there is no pipeline parallelism; tensor_parallel_size splits each layer": (
         "-pp=1 --pipeline-parallel-size=1"
     ),
-    "statistics are read with get_metrics, not logged": (
+    "statistics are not logged: see get_metrics and /metrics": (
         "--disable-log-stats --no-disable-log-stats --show-hidden-metrics-for-version= --otlp-traces-endpoint="
     ),
-    "there are no layers on a GPU here; device says where the model runs": (
+    "layers are not offloaded to a GPU; device chooses where the model runs": (
         "-ngl= --gpu-layers= --n-gpu-layers= -ngld= --n-gpu-layers-draft="
     ),
     "attention has one kernel": "-fa=? --flash-attn=?",
-    "prefill_chunk rows are one pass": "-ub= --ubatch-size= --n-ubatch=",
-    "weights are read into memory": "--mmap --no-mmap --mlock --use-mmap --use-mlock",
-    "prompt_cache keeps answers, too": "--prompt-cache-all",
-    "the model's template is used; --raw goes without it": "-cnv --conversation --jinja --no-jinja",
+    "prefill_chunk sets the rows of a pass": "-ub= --ubatch-size= --n-ubatch=",
+    "weights are always read into memory": "--mmap --no-mmap --mlock --use-mmap --use-mlock",
+    "prompt_cache keeps answers as well": "--prompt-cache-all",
+    "the model's chat template is always used; --raw turns it off": "-cnv --conversation --jinja --no-jinja",
     "/metrics is always answered": "--metrics",
     "a draft model runs in one process, on one device": "--draft-tensor-parallel-size=1",
-    "no layers are left out; draft_model=self drafts with the model itself": (
+    "early exit is not supported; draft_model=self drafts with the whole model": (
         "--assistant-early-exit="
     ),
-    "generate answers once, chat goes on; what is shown does not change the answer": (
+    "generate answers once, chat is interactive": (
         "-st --single-turn -i --interactive -if --interactive-first -mli --multiline-input -sp --special -e --escape "
         "--no-escape --color -co --simple-io --no-display-prompt --display-prompt"
     ),
-    "what there is to say is said on stderr": (
+    "messages go to stderr": (
         "-v --verbose --log-verbose --verbose-prompt --log-disable --log-prefix --log-timestamps --perf --no-perf "
         "--show-timings --no-show-timings --log-file= -lv= --verbosity= --log-verbosity= --log-colors= "
         "--uvicorn-log-level="
     ),
-    "there is one kernel for each part of a model": (
+    "each operation has one implementation": (
         "--disable-custom-all-reduce --disable-async-output-proc --disable-cascade-attn --use-v2-block-manager "
         "--num-scheduler-steps= --worker-cls= --ray-workers-use-nsight --disable-hybrid-kv-cache-manager "
         "--optimization-level= --performance-mode= --moe-backend= --calculate-kv-scales --mamba-cache-dtype="
     ),
-    "weights and cache lie in this machine's memory": (
+    "weights and KV cache are in main memory": (
         "--warmup --no-warmup --check-tensors --repack --no-repack -nr -kvo --kv-offload --no-kv-offload -nkvo "
         "--offload-kqv "
         "--defrag-thold= --kv-unified -kvu --op-offload --no-op-offload --no-host -cmoe --cpu-moe --direct-io -dio "
         "-sm= --split-mode= -ts= --tensor-split= -mg= --main-gpu= -fit= --fit= -ncmoe= --n-cpu-moe= -dt="
     ),
-    "a text ends where the context does": (
+    "generation ends at the end of the context": (
         "--context-shift --no-context-shift --swa-full --offline --keep="
     ),
-    "threads run on the cores that the process may use": (
+    "threads run on the cores of the process's affinity mask": (
         "--cpu-strict --poll-batch --numa= -tb= --threads-batch= -C= --cpu-mask= -Cr= --cpu-range= --prio= --poll="
     ),
-    "--device says where the model runs": "-dev=none|cpu",
+    "--device chooses where the model runs": "-dev=none|cpu",
     _FILTERS: (
         "--last-n-tokens-size= "
         "--samplers= --sampler-seq= --sampling-seq= --repeat-last-n= --mirostat-lr= --mirostat-ent= --dry-base= "

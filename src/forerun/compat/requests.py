@@ -1,10 +1,10 @@
 """Read what OpenAI's, Anthropic's, vLLM's, llama.cpp's and other servers' clients call the fields of a request.
 
-One rule for all dialects. A field is (a) ours, under whatever name (`RENAMED`); (b) a hint that is known elsewhere
-(`NO_EFFECT`) and left out; (c) one that constrains the answer or stands for what is not in the request (`ONLY`,
-`STATE`): accepted with the values that ask for nothing, else refused by name; (d) unknown to everybody, and left out
-like (b), unless the server is strict: clients gain fields at every release. What is left out is collected for a header
-of the answer (`collected`), and noted once on the log.
+One rule for all dialects. A field is (a) ours, under whatever name (`RENAMED`); (b) one that constrains the answer or
+stands for what is not in the request (`ONLY`, `STATE`): accepted with the values that ask for nothing, else refused by
+name; (c) anything else, and left out: clients gain fields at every release. A strict server refuses the latter, but for
+the hints that clients send by themselves (`HINTS`). What is left out is collected for a header of the answer
+(`collected`), and noted once on the log.
 """
 
 from __future__ import annotations
@@ -66,96 +66,32 @@ RENAMED: Mapping[str, str] = {
 }
 """Our field, or a part of one that is an object."""
 
-NO_EFFECT: Mapping[str, tuple[str, ...]] = {
-    why: tuple(names.split())
-    for why, names in {
-        "requests are not distinguished by user": (
-            "user user_id safety_identifier session_id conversation_id request_id rid trace trace_id client_metadata "
-            "bootstrap_host bootstrap_port bootstrap_room data_parallel_rank"
-        ),
-        "nothing is stored": (
-            "metadata include context_management store log_metrics labels tags extra_metadata custom_params"
-        ),
-        "prompts are not cut": (
-            "truncation truncation_length max_input_tokens max_context_length max_prompt_tokens truncate_prompt"
-        ),
-        "all requests are served alike": (
-            "service_tier id_slot slot_id priority provider providers route models transforms plugins preset "
-            "inference_geo speed prompt_mode safe_prompt safe_mode safety_settings safetySettings safety_model "
-            "mode character greeting api_type api_server legacy_api auto_max_new_tokens queue_id "
-            "max_tokens_second max_cost"
-        ),
-        "prefixes are always reused": (
-            "prompt_cache_key prompt_cache_retention prompt_cache_options cache_control cache_prompt n_cache_reuse "
-            "cache cache_salt use_cache cached_content cachedContent prompt_truncate_len prompt_cache_max_len "
-            "prompt_cache_isolation_key extra_key keep_alive"
-        ),
-        "reasoning_format says where thoughts are": (
-            "include_reasoning separate_reasoning stream_reasoning reasoning_split reasoning_summary "
-            "hide_thinking show_thinking include_thoughts reasoning_in_content reasoning_control"
-        ),
-        "the prompt says how long an answer is wanted": "verbosity",
-        "answers show log-probabilities as logprobs, top_logprobs and n_probs ask": (
-            "return_logprob top_logprobs_num logprob_start_len token_ids_logprob return_text_in_logprobs "
-            "return_hidden_states return_routed_experts return_full_text decoder_input_details top_n_tokens "
-            "details return_prompt_logprobs return_tokens_as_token_ids raw_output perf_metrics_in_response "
-            "return_cached_tokens_details return_meta_info return_sequences output_scores return_dict_in_generate "
-            "return_perf_metrics return_context_logits return_generation_logits"
-        ),
-        "a text ends where the context does": "n_keep n_discard num_keep context_length_exceeded_behavior",
-        "the server's options say it": (
-            "num_ctx num_batch num_thread num_threads num_gpu main_gpu use_mmap use_mlock use_fp16 numa low_vram "
-            "num_gqa f16_kv vocab_only logits_all embedding_only rope_frequency_base rope_frequency_scale "
-            "draft_num_predict n_ctx n_batch n_threads n_gpu_layers gpu_layers max_model_len dtype quantization "
-            "precision kv_cache_dtype batch_size ttl timeout timeout_ms jit"
-        ),
-        "penalties look at the whole text": (
-            "repeat_last_n penalty_last_n repetition_penalty_range rep_pen_range rep_pen_slope penalty_range "
-            "penalty_decay penalty_prompt penalize_newline penalize_nl presence_penalty_range frequency_penalty_range "
-            "repetition_decay repetition_context_size presence_context_size frequency_context_size "
-            "repetition_penalty_sustain"
-        ),
-        "the controller says how much is drafted": (
-            "speculative.n_min speculative.p_min speculative.type speculative.ngram_size_n speculative.ngram_size_m "
-            "speculative.ngram_m_hits num_draft_tokens draft_model speculative_config draft_tokens speculative_ngram"
-        ),
-        "it belongs to a sampler that is off": (
-            "backend_sampling dynatemp_exponent dynatemp_low dynatemp_high temp_exponent min_temp max_temp "
-            "xtc_threshold dry_allowed_length dry_base dry_penalty_last_n dry_range dry_sequence_breakers "
-            "mirostat_eta mirostat_tau adaptive_decay smoothing_curve sampler_order sampler_priority "
-            "do_sample temperature_last dynatemp_mode use_default_badwordsids"
-        ),
-        "no tokenizer here puts any": "spaces_between_special_tokens clean_up_tokenization_spaces",
-        "the text shows what it has": (
-            "no_stop_trim trim_stop stop_trim echo_last trim_incomplete_sentences stream_seq stream_chunk_size "
-            "response_fields detokenize frmttriminc frmtrmblln single_line quiet memory"
-        ),
-        "the server reads names and marks as the model's file has them": (
-            "add_bos_token add_bos_if_needed chat_template_str instruction_template instruction_template_str "
-            "chat_template_name name1 name2 user_name bot_name user_bio context_template mm_processor_kwargs "
-            "chat_template_content_format vocab"
-        ),
-        "an editor reads it, not the model": "n_indent time t_max_prompt_ms",
-        "nothing is searched, drawn or said aloud": (
-            "web_search_options search_parameters search_domain_filter search_mode search_recency_filter "
-            "return_images return_related_questions return_citations citations citation_options audio image_config "
-            "enable_search search_options num_search_results"
-        ),
-        "tools run where the client is": (
-            "max_tool_calls tool_stream tool_resources mcp_servers mcp_config betas anthropic_beta anthropic_version "
-            "tool_call_parser incremental_output result_format guardrail_config"
-        ),
-    }.items()
-}
-"""Fields that are left out, by the reason."""
+_HINTS = """
+user safety_identifier client_metadata metadata include store context_management service_tier verbosity
+prompt_cache_key prompt_cache_retention prompt_cache_options truncation web_search_options audio
+max_tool_calls cache_control inference_geo speed mcp_servers betas anthropic_beta anthropic_version
+request_id rid priority cache_salt include_reasoning separate_reasoning return_tokens_as_token_ids
+spaces_between_special_tokens mm_processor_kwargs
+id_slot cache_prompt n_cache_reuse n_keep n_discard n_indent t_max_prompt_ms response_fields
+repeat_last_n penalize_nl backend_sampling dynatemp_exponent xtc_threshold dry_allowed_length dry_base
+dry_penalty_last_n dry_sequence_breakers mirostat_eta mirostat_tau adaptive_decay speculative.n_min
+speculative.p_min speculative.type reasoning_control keep_alive num_ctx num_keep num_batch num_thread num_gpu
+main_gpu use_mmap use_mlock numa low_vram penalize_newline user_id session_id timeout timeout_ms time
+add_bos_token api_server api_type legacy_api do_sample max_tokens_second penalty_last_n rep_pen_range rep_pen_slope
+repetition_decay repetition_penalty_range sampler_order sampler_priority smoothing_curve speculative_ngram
+temperature_last trim_stop truncation_length"""
+HINTS = frozenset(_HINTS.split())
+"""Hints that clients of those servers send by themselves: left out as any unknown field, and allowed where a request
+is read strictly."""
 
-_NOT_YET = "it is not supported yet; leave it out"
-_FILTER = "the filters are top_k, top_p and min_p"
+_NO_EFFECT = "nothing here follows it"
+_NOT_SUPPORTED = "not supported: leave it out"
+_FILTER = "the only filters are top_k, top_p and min_p"
 _NO_STATE = "nothing is stored"
-_NO_PICTURES = "this server reads no pictures"
-_OLDER = "it is the older name: give tools and tool_choice"
-_BEAMS = "there is no beam search"
-_ADAPTERS = "there are no adapters"
+_TEXT_ONLY = "images, audio and video are not supported"
+_DEPRECATED = "deprecated: use tools and tool_choice"
+_BEAM_SEARCH = "beam search is not supported"
+_LORA = "LoRA adapters are not supported"
 _NONE: tuple[object, ...] = ("", [], {}, False)
 """What asks for nothing where a list, an object or a text would ask for something."""
 
@@ -176,18 +112,18 @@ Without what they stand for the answer would be one to another question. As in `
 """
 
 ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
-    "background": ("requests are answered at once", (False,)),
-    "modalities": ("answers are text", (["text"], [])),
-    "chat_template": ("templates are the server's", ("",)),
-    "template": ("templates are the server's", ("",)),
-    "functions": (_OLDER, ([],)),
-    "function_call": (_OLDER, ("none", "auto")),
-    "best_of": ("all n completions are returned", (1, 0)),
-    "early_stopping": (_BEAMS, (False,)),
-    "length_penalty": (_BEAMS, (1, 0)),
-    "use_beam_search": (_BEAMS, (False,)),
-    "beam_search": (_BEAMS, (False,)),
-    **dict.fromkeys(("num_beams", "beam_width"), (_BEAMS, (1, 0))),
+    "background": ("there are no background requests", (False,)),
+    "modalities": ("output is text only", (["text"], [])),
+    "chat_template": ("the chat template is an option of the server", ("",)),
+    "template": ("the chat template is an option of the server", ("",)),
+    "functions": (_DEPRECATED, ([],)),
+    "function_call": (_DEPRECATED, ("none", "auto")),
+    "best_of": ("all n completions are returned: use n", (1, 0)),
+    "early_stopping": (_BEAM_SEARCH, (False,)),
+    "length_penalty": (_BEAM_SEARCH, (1, 0)),
+    "use_beam_search": (_BEAM_SEARCH, (False,)),
+    "beam_search": (_BEAM_SEARCH, (False,)),
+    **dict.fromkeys(("num_beams", "beam_width"), (_BEAM_SEARCH, (1, 0))),
     **dict.fromkeys(
         (
             *("dry_multiplier", "dynatemp_range", "mirostat", "mirostat_mode", "xtc_probability"),
@@ -201,12 +137,14 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     "min_keep": (_FILTER, ("<=1",)),
     "adaptive_target": (_FILTER, ("<=-0.001",)),
     "encoder_repetition_penalty": (_FILTER, (1,)),
-    **dict.fromkeys(("guidance_scale", "cfg_scale"), ("there is no guidance", (1, 0))),
-    "negative_prompt": ("there is no guidance", ("",)),
-    "post_sampling_probs": ("log-probabilities are of the raw logits", (False,)),
-    "verbose": ("the log says what there is to say", (False,)),
-    **dict.fromkeys(("images", "image_data", "image_urls"), (_NO_PICTURES, _NONE)),
-    **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_NO_PICTURES, _NONE)),
+    **dict.fromkeys(
+        ("guidance_scale", "cfg_scale"), ("classifier-free guidance is not supported", (1, 0))
+    ),
+    "negative_prompt": ("classifier-free guidance is not supported", ("",)),
+    "post_sampling_probs": ("log-probabilities are those of the raw logits", (False,)),
+    "verbose": ("verbosity is an option of the server", (False,)),
+    **dict.fromkeys(("images", "image_data", "image_urls"), (_TEXT_ONLY, _NONE)),
+    **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_TEXT_ONLY, _NONE)),
     **dict.fromkeys(
         (
             *("allowed_token_ids", "allowed_tokens", "bad_words", "bad_words_ids", "banned_tokens"),
@@ -216,26 +154,25 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
             *("suppress_tokens", "begin_suppress_tokens", "structural_tag"),
             *("guided_whitespace_pattern", "response_prefix"),
         ),
-        (_NOT_YET, _NONE),
+        (_NOT_SUPPORTED, _NONE),
     ),
     **dict.fromkeys(
         ("lora", "loras", "lora_path", "lora_adapter", "lora_request", "adapter_id", "adapter"),
-        (_ADAPTERS, _NONE),
+        (_LORA, _NONE),
     ),
     **dict.fromkeys(
         ("response_schema", "output_schema", "schema", "response_mime_type"),
-        ("give response_format", ("", {}, "text/plain")),
+        ("use response_format", ("", {}, "text/plain")),
     ),
     **dict.fromkeys(
         ("documents", "input_ids", "input_embeds", "prompt_embeds", "file_ids"),
-        ("it is not read here: give its text in the conversation", _NONE),
+        ("not supported: put its text into the conversation", _NONE),
     ),
-    "truncate_prompt_tokens": ("prompts are not cut", ("<=-1",)),
+    "truncate_prompt_tokens": ("prompts are not truncated", ("<=-1",)),
 }
 """Why a field cannot be had, and the values that ask for nothing; `<=0` is any number that is."""
 
-_WHY = {name: why for why, names in NO_EFFECT.items() for name in names}
-NAMES = (*RENAMED, *_WHY, *STATE, *ONLY)
+NAMES = (*RENAMED, *HINTS, *STATE, *ONLY)
 _NEWER = {"max_tokens": "max_completion_tokens"}
 """By field: the newer of two names that proxies send both, which holds, as with OpenAI, vLLM and llama.cpp."""
 _EMPTY: Mapping[str, tuple[object, ...]] = {
@@ -336,8 +273,8 @@ def read(
         elif plain in ONLY:
             _check(name, plain, value, ONLY)
             continue
-        elif plain in _WHY:
-            note(name, _WHY[plain])
+        elif plain in HINTS:
+            note(name, _NO_EFFECT)
             continue
         else:
             ours, _, part = RENAMED.get(plain, name).partition("." if plain in RENAMED else "\0")
@@ -447,14 +384,14 @@ _KNOWN = frozenset(NAMES)
 def leave_out(strange: Set[str], known: Collection[str]) -> None:
     """Note fields that are not known here. Raises RequestError for one that nobody has, in a request read strictly."""
     found = _ignored.get()
-    for name in sorted(strange & _WHY.keys()):  # hints within objects
-        note(name, _WHY[name])
-    strange = strange - _WHY.keys()
+    for name in sorted(strange & HINTS):  # within objects
+        note(name, _NO_EFFECT)
+    strange = strange - HINTS
     if strange and found is not None and found.is_strict:
         raise RequestError(unknown("field", min(strange), known, NAMES), option=min(strange))
     found = IgnoredFields() if found is None else found
     for name in sorted(strange):
-        note(name, "it is not known here", _meant_by(name, known, found))
+        note(name, "it is unknown", _meant_by(name, known, found))
 
 
 def _meant_by(name: str, known: Collection[str], found: IgnoredFields) -> str:

@@ -91,7 +91,7 @@ class EngineConfig:
         "none",
         "--quantization",
         values=_QUANTS,
-        why="weights are used as they are stored; quant rounds them",
+        why="weights keep the format of the file; quant rounds them",
     )
     """int8 or int4: round the weights; none keeps them. Changes the model."""
     head_bits: int | None = option(None, metavar="4|8")

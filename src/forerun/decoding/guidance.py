@@ -24,7 +24,7 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import RequestError, one_line
+from forerun.core.errors import RequestError, one_line, short_repr
 from forerun.core.structured import LAYOUT, StructuredOutputsParams
 from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
@@ -353,8 +353,8 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     given = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
     schema = schemas.prepared(given)
-    if schemas.LargeNumbers.are_in(schema):
-        return LLMatcher.grammar_from_lark(schemas.LargeNumbers(schema, layout).lark())
+    if (value := schemas.large_value(schema)) is not None:
+        raise ValueError(f"a value beyond 2**53 cannot be written exactly: {short_repr(value)}")
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -60,7 +59,7 @@ def readable(schema: Any) -> Any:
         if isinstance(parts := schema.get(name), list):
             some = [part for part in parts if not _fits_nothing(part)]
             schema[name] = [part for part in some if not _looks_around(part)] or some or parts
-    for change in (_without_names, _without_literals, _with_prefixes):
+    for change in (_within_range, _without_names, _without_literals, _with_prefixes):
         schema = change(schema)
     return schema
 
@@ -177,9 +176,9 @@ def _mapped(schema: Mapping[str, Any], change: Callable[[Any], Any]) -> dict[str
 
 
 LARGEST = 1 << 53
-"""Beyond it llguidance, whose numbers are floats, neither writes nor bounds whole numbers exactly."""
-NO_BOUND = 10**40
-"""Bounds beyond it are left out: they are those of a type, such as a float's, and would take hundreds of rules."""
+"""Beyond it llguidance, whose numbers are floats, writes no whole number exactly."""
+FARTHEST = 1 << 62
+"""Bounds are kept within it: llguidance dies of integers at -2**63."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 _DEFINITIONS = ("$defs", "definitions")
 _NOTES = (
@@ -195,221 +194,48 @@ _NOTES = (
 )
 
 
-class LargeNumbers:
-    """A schema with numbers that llguidance does not hold exactly, as a grammar in Lark's notation.
-
-    Only what leads to such numbers is written out; all else stays a schema. Raises ValueError for what cannot be.
-    """
-
-    def __init__(self, schema: Mapping[str, Any], layout: Mapping[str, Any]) -> None:
-        self._whole, self._layout = schema, layout
-        self._names: dict[str, str] = {}
-        self._rules: dict[str, str] = {}
-
-    @staticmethod
-    def are_in(schema: object) -> bool:
-        """Tell whether a schema has any."""
-        if isinstance(schema, Mapping):
-            return any(map(LargeNumbers.are_in, schema.values()))
-        if isinstance(schema, list):
-            return any(map(LargeNumbers.are_in, schema))
-        return isinstance(schema, int | float) and math.isfinite(schema) and abs(schema) > LARGEST
-
-    def lark(self) -> str:
-        """Return the grammar."""
-        start = self._rule(self._whole)
-        return "\n".join([f"start: {start}", *(f"{n}: {rule}" for n, rule in self._rules.items())])
-
-    def _rule(self, schema: Any) -> str:
-        """Return the name of a schema's rule, made once: schemas may hold themselves."""
-        key = json.dumps(schema)
-        if key not in self._names:
-            name = self._names[key] = f"r{len(self._names)}"
-            self._rules[name] = self._body(schema)
-        return self._names[key]
-
-    def _body(self, schema: Any) -> str:
-        if not self._leads_to_large(schema):
-            shared = {key: self._whole[key] for key in _DEFINITIONS if key in self._whole}
-            own = (
-                {**shared, **schema}
-                if isinstance(schema, Mapping)
-                else {"allOf": [schema], **shared}
+def _within_range(schema: dict[str, Any]) -> dict[str, Any]:
+    """Move bounds beyond 2**53 inward to the next float within `FARTHEST`: the same, or less, is allowed."""
+    large = {
+        name: bound
+        for name in _BOUNDS
+        if isinstance(bound := schema.get(name), int | float) and abs(bound) >= LARGEST
+    }
+    changed = {name: value for name, value in schema.items() if name not in large}
+    for name, bound in large.items():
+        is_low, is_exclusive = "inimum" in name, name.startswith("exclusive")
+        if abs(bound) > FARTHEST and is_low == (bound > 0):
+            raise ValueError(f"{name} is {short_repr(bound)}: numbers beyond 2**62 are not written")
+        inward = float(min(max(bound, -FARTHEST), FARTHEST))
+        is_inside = inward > bound if is_low else inward < bound
+        if not is_inside and (is_exclusive or inward != bound):
+            inward = math.nextafter(inward, math.inf if is_low else -math.inf)
+        kept, pick = ("minimum", max) if is_low else ("maximum", min)
+        changed[kept] = pick(int(inward), changed.get(kept, int(inward)))
+        if is_low == (bound > 0):  # llguidance takes no range of such numbers that is open
+            changed.setdefault(
+                "maximum" if is_low else "minimum", FARTHEST if is_low else -FARTHEST
             )
-            return f"%json {json.dumps({**own, 'x-guidance': self._layout})}"
-        if "const" in schema or "enum" in schema:
-            values = schema["enum"] if "enum" in schema else [schema["const"]]
-            return " | ".join(_text(json.dumps(v, ensure_ascii=False)) for v in values)
-        known = {name: schema[name] for name in schema if name not in (*_NOTES, *_DEFINITIONS)}
-        if "$ref" in known and len(known) == 1:
-            return self._rule(self._found(known["$ref"]))
-        for name in ("anyOf", "oneOf", "allOf"):
-            if name in known and len(known) == 1 and (name != "allOf" or len(known[name]) == 1):
-                return " | ".join(map(self._rule, known[name]))
-        types = known.pop("type", None)
-        if isinstance(types, list):
-            plain = {name: value for name, value in known.items() if name not in _BOUNDS}
-            either = ({**(known if one in _NUMBERS else plain), "type": one} for one in types)
-            return " | ".join(map(self._rule, either))
-        write = {
-            "integer": self._number,
-            "number": self._number,
-            "array": self._array,
-            "object": self._object,
-        }
-        if types not in write:
-            raise ValueError(
-                f"numbers beyond 2**53 need a type beside them, got {short_repr(types)}"
-            )
-        return write[types]({**known, "type": types})
-
-    def _leads_to_large(self, schema: Any) -> bool:
-        """Tell whether a schema, or one that it refers to, has a value or a bound that is too large."""
-        seen: set[str] = set()
-        level = [schema]
-        while level:
-            one = level.pop()
-            level += one if isinstance(one, list) else []
-            for name, part in one.items() if isinstance(one, Mapping) else ():
-                if name in ("const", "enum", *_BOUNDS) and self.are_in(part):
-                    return True
-                if name == "$ref" and isinstance(part, str) and part not in seen:
-                    seen.add(part)
-                    level.append(self._found(part))
-                elif name not in _DEFINITIONS:
-                    level.append(part)
-        return False
-
-    def _found(self, ref: str) -> Any:
-        found: Any = self._whole
-        try:
-            for part in ref.removeprefix("#").strip("/").split("/") if ref != "#" else ():
-                found = found[part.replace("~1", "/").replace("~0", "~")]
-        except (KeyError, TypeError) as error:
-            raise ValueError(f"there is no schema at {short_repr(ref)}") from error
-        return found
-
-    def _object(self, schema: Mapping[str, Any]) -> str:
-        """Write an object's properties in their order, those that are required in any case."""
-        _only(schema, "properties", "required", "additionalProperties")
-        others = schema.get("additionalProperties")
-        required, parts = schema.get("required", ()), [*schema.get("properties", {}).items()]
-        if parts and others not in (None, False, True):
-            raise ValueError(
-                "numbers beyond 2**53 go with properties or additionalProperties, not both"
-            )
-        if not parts:
-            pair = (
-                f'%json {{"type": "string"}} ": " {self._rule(True if others is None else others)}'
-            )
-            pair = self._named(pair)
-            return f'"{{" ({pair} (", " {pair})*)? "}}"'
-        first, rest = '"}"', '"}"'  # what may come where nothing has come yet, and after something
-        for name, part in reversed(parts):
-            pair = f"{_text(f'{json.dumps(name, ensure_ascii=False)}: ')} {self._rule(part)} {rest}"
-            is_needed = name in required
-            first = self._named(pair if is_needed else f"{pair} | {first}")
-            rest = self._named(f'", " {pair}' if is_needed else f'", " {pair} | {rest}')
-        return f'"{{" {first}'
-
-    def _array(self, schema: Mapping[str, Any]) -> str:
-        _only(schema, "items", "minItems", "maxItems")
-        item, least, most = (
-            self._rule(schema.get("items", True)),
-            schema.get("minItems", 0),
-            schema.get("maxItems"),
-        )
-        if most == 0:
-            return '"[]"'
-        bounds = f"{{{max(least - 1, 0)},{'' if most is None else most - 1}}}"
-        return f'"[" {item} (", " {item}){bounds} "]"' + ("" if least else ' | "[]"')
-
-    def _number(self, schema: Mapping[str, Any]) -> str:
-        """Write a number: llguidance's up to 2**53, digit by digit beyond."""
-        _only(schema, *_BOUNDS)
-        low, high, above, below = (_bound(schema, name) for name in _BOUNDS)
-        up, down = (low, above), (_negative(high), _negative(below))
-        fraction = r"(\.[0-9]+)?" if schema["type"] == "number" else ""
-        ranges = [*_beyond(up, down, fraction)]
-        ranges += ["-" + each for each in _beyond(down, up, fraction)]
-        found = [f"/({'|'.join(ranges)})/"] if ranges else []
-        if max(_first(up), _first(down)) <= LARGEST:
-            small = {name: value for name, value in schema.items() if not self.are_in(value)}
-            found.append(self._rule({"minimum": -LARGEST, "maximum": LARGEST, **small}))
-        if not found:
-            raise ValueError(f"no number is within the bounds of {short_repr(schema)}")
-        return " | ".join(found)
-
-    def _named(self, body: str) -> str:
-        name = f"p{len(self._rules)}"
-        self._rules[name] = body
-        return name
+    return changed
 
 
-_Bounds = tuple[float | None, float | None]
-"""Of numbers from below: what they are at least, and what they are above. From above: the same of their negatives."""
+def large_value(schema: Any) -> object | None:
+    """Return a whole number of an `enum` or `const` that llguidance would write otherwise; None if there is none."""
+    found: list[object] = []
+
+    def look(part: Any) -> Any:
+        if isinstance(part, Mapping):
+            found.extend(_large_in([part.get("const"), part.get("enum")]))
+            _mapped(part, look)
+        return part
+
+    look(schema)
+    return found[0] if found else None
 
 
-def _bound(schema: Mapping[str, Any], name: str) -> float | None:
-    value: float | None = schema.get(name)
-    return None if value is None or abs(value) > NO_BOUND else value
-
-
-def _negative(bound: float | None) -> float | None:
-    return None if bound is None else -bound
-
-
-def _first(bounds: _Bounds) -> float:
-    """Return the first whole number."""
-    least, above = bounds
-    first = -math.inf if least is None else math.ceil(least)
-    return first if above is None else max(first, math.floor(above) + 1)
-
-
-def _beyond(up: _Bounds, down: _Bounds, fraction: str) -> Iterator[str]:
-    """Yield expressions for the numbers above 2**53; what may stand behind their whole part is `fraction`."""
-    first, end = int(max(LARGEST + 1, _first(up))), -_first(down)
-    last = None if end == math.inf else int(end)
-    if fraction and last is not None and last >= first and -last == down[0]:
-        yield rf"{last}(\.0+)?"  # the bound itself
-        last -= 1
-    yield from (each + fraction for each in digits(first, last))
-
-
-def digits(low: int, high: int | None) -> Iterator[str]:
-    """Yield expressions that together match the whole numbers from `low`, which is above 0, to `high`."""
-    if high is None:
-        yield from digits(low, 10 ** len(str(low)) - 1)
-        yield f"[1-9][0-9]{{{len(str(low))},}}"
-        return
-    while low <= high:
-        end = min(high, 10 ** len(str(low)) - 1)  # of as many digits
-        yield from _between(str(low), str(end))
-        low = end + 1
-
-
-def _between(low: str, high: str) -> Iterator[str]:
-    """Yield expressions for texts of digits, equally long, from one to the other."""
-    same = next((i for i, (a, b) in enumerate(zip(low, high, strict=True)) if a != b), len(low))
-    head, low, high = low[:same], low[same:], high[same:]
-    if not low:
-        yield head
-        return
-    left, first, last = len(low) - 1, int(low[0]), int(high[0])
-    if low[1:].strip("0"):
-        yield from (head + low[0] + rest for rest in _between(low[1:], "9" * left))
-        first += 1
-    if high[1:].strip("9"):
-        yield from (head + high[0] + rest for rest in _between("0" * left, high[1:]))
-        last -= 1
-    if first <= last:
-        yield f"{head}[{first}-{last}]" + f"[0-9]{{{left}}}" * bool(left)
-
-
-def _text(text: str) -> str:
-    return json.dumps(text, ensure_ascii=False)
-
-
-def _only(schema: Mapping[str, Any], *names: str) -> None:
-    if others := schema.keys() - {"type", *names}:
-        raise ValueError(f"numbers beyond 2**53 do not go with {min(others)}")
+def _large_in(value: object) -> Iterator[object]:
+    if isinstance(value, Mapping | list):
+        for part in value.values() if isinstance(value, Mapping) else value:
+            yield from _large_in(part)
+    elif isinstance(value, int | float) and math.isfinite(value) and abs(value) > LARGEST:
+        yield value

@@ -170,7 +170,8 @@ class Adaptive(Controller):
         known = max(len(values.weights) for values in self._values.by_mode)
         longest = max([1, known, *map(len, paths)])
         for step, path, length in zip(steps, paths, kept, strict=True):
-            step.draft = step.draft.trim(length)
+            if length < len(step.draft):
+                step.draft = step.draft.trim(length)
             if step.budget:  # nodes that were cut or missing added nothing
                 values = [p - row for p in path[:length]]
                 values += [0.0] * (min(longest, step.budget) - length)

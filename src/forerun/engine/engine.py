@@ -234,7 +234,7 @@ class Engine:
                 own = range(first, first + len(step.logit_rows))
                 first = own.stop
                 with step.isolated():
-                    shown = None if top is None else top.part(own)
+                    shown = top if top is None or len(group) == 1 else top.part(own)
                     mine = logits[own.start : own.stop]
                     self._verify_one(step, hidden, features, mine, shown)
             verified += group

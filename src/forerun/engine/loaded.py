@@ -7,18 +7,18 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from forerun.core.config import EngineConfig
+from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import memory_refused
 from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
-from forerun.drafters.base.contract import LoadModel, Target
-from forerun.drafters.base.load_draft import load_draft
+from forerun.drafters.base.contract import SELF, LoadedModel, Target
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.intake import text_maker
 from forerun.engine.lock import EngineLock
 from forerun.engine.loop import EngineLoop
 from forerun.engine.memory import Workload
+from forerun.hub.names import resolve
 from forerun.model.backends.base import Progress
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
@@ -28,6 +28,7 @@ from forerun.system.device import num_threads
 from forerun.system.opened import OpenedFile
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
+from forerun.weights.checkpoint import open_checkpoint
 from forerun.weights.identity import Identity, identity_of
 
 LEAST_NBYTES = 16 << 20
@@ -86,10 +87,13 @@ class Loaded:
         grammars = Grammars(tokenizer, vocab_size, are_strangers=config.is_server)
         return cls(model, path, tokenizer, grammars, *facts, identity_of(checkpoint), load)
 
-    @property
-    def load_draft(self) -> LoadModel:
-        """What loads another model to run with this one."""
-        return partial(load_draft, self.path, self.model, self.load)
+    def load_draft(
+        self, model: str, *, quant: Quant = "none", head_bits: int | None = None
+    ) -> LoadedModel:
+        """Load another model to run with this one, which SELF names. It is a `LoadModel`."""
+        checkpoint = open_checkpoint(self.path if model == SELF else resolve(model))
+        loaded = self.load(checkpoint, shares_with=self.model, quant=quant, head_bits=head_bits)
+        return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(
         self, max_len: int, cache: KVCache | None, max_num_seqs: int, *, has_budget: bool

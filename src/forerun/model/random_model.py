@@ -9,8 +9,7 @@ from forerun.model.backends import native, torch
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import Model
 from forerun.model.shapes import weight_shapes
-from forerun.weights.codes import FORMATS
-from forerun.weights.stored import StoredTensor
+from forerun.weights.stored import stored_floats as stored_floats
 
 
 def random_config(
@@ -63,9 +62,3 @@ def random_model(
     weights = random_weights(seed, shape, sharpness, noise).items()
     stored = [(name, stored_floats(name, weight)) for name, weight in weights]
     return backend.load(shape, stored, num_threads=1)
-
-
-def stored_floats(name: str, weight: Floats) -> StoredTensor:
-    """Return a weight as a checkpoint's tensor."""
-    rows = np.ascontiguousarray(weight).reshape(len(weight) if weight.ndim > 1 else 1, -1)
-    return StoredTensor(name, weight.shape, FORMATS["f32"], rows.view(np.uint8))

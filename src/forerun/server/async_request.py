@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import NamedTuple
 
 from forerun.core.errors import ForerunError
-from forerun.core.repetition import Repeats
 from forerun.core.types import Event, Seq
 from forerun.engine.loop import Request
 from forerun.engine.sequence import SequenceState
@@ -105,21 +104,11 @@ class AsyncRequest:
         self._is_cancelled = False
         self._accepted: asyncio.Future[None] = loop.create_future()
         self._waiter: asyncio.Future[None] | None = None
-        self._repeats: dict[int, Repeats] = {}
 
     @property
     def runs(self) -> list[SequenceState]:
         """Its completions, those of the first prompt first."""
         return [run for handle in self.handles for run in handle.runs]
-
-    @property
-    def num_repeated(self) -> int:
-        """Tokens so far that say again what stood in their completion before."""
-        count = 0
-        for run in self.runs:
-            repeats = self._repeats.setdefault(run.seq.id, Repeats(run.seq.num_prompt))
-            count += repeats.count(run.seq.tokens)
-        return count
 
     async def accepted(self) -> None:
         """Wait until the engine has taken it. Raises RequestError and CapacityError if it does not."""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from forerun.core.errors import LoadError, one_line, short_repr, unknown
+from forerun.core.paths import expanded
 from forerun.hub.names import cache_root
 from forerun.system import files
 from forerun.text.prompt import TOLD_BY
@@ -100,7 +101,7 @@ def read(given: str) -> dict[str, Any]:
 
     A file holds such a body, or its messages alone; without a user's message one is added.
     """
-    path = Path(given).expanduser()
+    path = expanded(given)
     if not path.is_file():
         known = sorted(each.stem for each in folder().glob("*.json"))
         if given not in known:

@@ -15,13 +15,13 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Annotated, Any
 
 from fastapi import Depends
 from starlette.requests import Request
 
 from forerun.core.errors import ConfigError, ForerunError
+from forerun.core.paths import expanded
 from forerun.engine.memory import together
 from forerun.llm import LLM
 from forerun.server.async_request import Closed
@@ -264,7 +264,7 @@ class ServedModels:
 
 def public_name(model: str) -> str:
     """Make a model's name for clients; of a file, not where it lies."""
-    path = Path(model).expanduser()
+    path = expanded(model)
     return path.name.removesuffix(".gguf") if path.exists() else model
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 from starlette.responses import Response
 
-from forerun.core.repetition import is_much
 from forerun.engine.stats import SpecStats
 from forerun.server.async_request import AsyncRequest, PromptProgress, StreamEvent
 from forerun.server.bodies import JsonRequest
@@ -205,8 +204,6 @@ def timings(request: AsyncRequest, end_s: float, drafter: str) -> Document:
         "predicted_per_second": _rate(num_later, predicted_ms),
         "draft_n": stats.drafted,
         "draft_n_accepted": stats.accepted,
-        "repeated_n": request.num_repeated,
-        "repeats_itself": is_much(request.num_repeated, num_new),
         "passes": stats.passes,
         "tokens_per_pass": round(stats.tau, 3),
     }

@@ -39,9 +39,7 @@ class HfCheckpoint(Checkpoint):
         if not isinstance(architectures[0], str):
             raise LoadError(f"{path / 'config.json'} names no architectures and no model_type")
         self.architecture = architectures[0]
-        self._tensors: dict[str, StoredTensor] = {}
-        for file, names in _weight_files(path, self.files).items():
-            self._tensors |= read_tensors(file, names, self.files)
+        self._tensors: Mapping[str, StoredTensor] = folder_tensors(path, self.files)
         quantization = quantization_config(
             self.config,
             awq=read_json(path / "quant_config.json", self.files),
@@ -77,6 +75,14 @@ class HfCheckpoint(Checkpoint):
         """Read the sampling settings of generation_config.json. Raises LoadError."""
         path = self.path / "generation_config.json"
         return generation.from_hf(read_json(path), str(path))
+
+
+def folder_tensors(folder: Path, opened: list[OpenedFile]) -> dict[str, StoredTensor]:
+    """Map the tensors of a folder's safetensors files. Raises LoadError."""
+    tensors: dict[str, StoredTensor] = {}
+    for file, names in _weight_files(folder, opened).items():
+        tensors |= read_tensors(file, names, opened)
+    return tensors
 
 
 def _no_config(path: Path) -> LoadError:

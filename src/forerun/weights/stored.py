@@ -87,9 +87,8 @@ class StoredTensor:
         return replace(self, shape=shape, data=np.ascontiguousarray(numbers).reshape(shape[0], -1))
 
     def changed(self, change: Callable[[Floats], Floats]) -> StoredTensor:
-        """Return what `change` makes of the numbers of a vector, as fp32."""
-        values = change(self.dequantize()).astype(np.float32).reshape(1, -1)
-        return StoredTensor(self.name, self.shape, FORMATS["f32"], values.view(np.uint8))
+        """Return what `change` makes of the numbers, as fp32."""
+        return stored_floats(self.name, change(self.dequantize()))
 
     def flat(self) -> StoredTensor:
         """Return the numbers as one vector, fp32."""
@@ -168,6 +167,13 @@ class StoredTensor:
         start = self.data.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
         first = start - start % mmap.PAGESIZE
         owner.madvise(advice, first, start + self.nbytes - first)
+
+
+def stored_floats(name: str, values: Floats) -> StoredTensor:
+    """Return numbers as a tensor of a file, in fp32."""
+    rows = np.ascontiguousarray(values, np.float32)
+    rows = rows.reshape(len(values) if values.ndim > 1 else 1, -1)
+    return StoredTensor(name, values.shape, FORMATS["f32"], rows.view(np.uint8))
 
 
 def stacked(parts: Sequence[StoredTensor]) -> StoredTensor:

@@ -43,7 +43,7 @@ LONG = replace(GREEDY, max_tokens=300)
 TABLES = "recycling:table=none,min_chance=0.001"
 
 
-def sibling(**options) -> draft_model.NetworkDrafter:
+def sibling(**options) -> draft_model.DraftModel:
     given = draft_model.Options(model="tiny", **options)
     return draft_model.drafter_of(SIBLING, given, TARGET)
 

@@ -8,10 +8,9 @@ from forerun.core.random import Noise
 from forerun.drafters.base.cascade import Cascade
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.spec import DrafterSpec
-from forerun.drafters.mlp_speculator.drafting import native_recurrent
 from tests.engine.harness import GREEDY, LOOPING, complete, engine_for, plain
 from tests.native import ngrams
-from tests.native.networks import hidden, target, weights_of
+from tests.native.networks import hidden, recurrent, target, weights_of
 from tests.oracles.growth import SHARE, Solo, TreeNoise, native_noises
 from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchRecurrent
@@ -24,9 +23,9 @@ MODEL = tiny_model(3, sharpness=3.0)
 TARGET = Target(MODEL, None, max_num_seqs=4, max_len=256)
 
 
-def network(kind=native_recurrent):
+def network(kind=recurrent):
     weights, model = weights_of(cell="lstm", tie_lstm_embs=True), target()
-    return kind(weights, model, 32) if kind is native_recurrent else kind(weights, model)
+    return kind(weights, model, 32) if kind is recurrent else kind(weights, model)
 
 
 def draft(net, evidence, doubt, num_nodes=9, noises=()):

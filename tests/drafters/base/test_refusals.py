@@ -64,7 +64,7 @@ MADE = {
     "target": (lambda p: head(p, {"target": {"name": "big", "num_layers": 40}}),
                "was trained for big, whose num layers is 40; this model's is 2"),
     "layout of others": (lambda p: safeailab(p, *network("plain")), "this model has"),
-    "a GGUF head": (lambda p: p.mkdir() or gguf_file(p / "head.gguf", "plain"), "three layers of 1 to 2 must be read"),
+    "a GGUF head": (lambda p: p.mkdir() or gguf_file(p / "head.gguf", "plain"), "reads a vocabulary of 24, this model"),
     "a sibling": (sibling, "cannot draft for this model: "),
 }  # fmt: skip
 

@@ -261,7 +261,7 @@ def test_a_draft_that_cannot_be_read_stops_only_the_way_that_drafts_with_it(peer
 
 
 def test_peers_are_found_by_name():
-    assert ALL == ["ctranslate2", "llama.cpp", "openvino", "transformers"]
+    assert ALL == ["ctranslate2", "llama.cpp", "transformers"]
     with pytest.raises(ConfigError, match="did you mean 'llama"):
         base.adapter("lama.cpp")
 
@@ -291,7 +291,7 @@ def test_an_installation_that_fails_does_not_stop_the_others(monkeypatch, tmp_pa
 
     monkeypatch.setattr(environments.subprocess, "run", pip)
     monkeypatch.setattr(environments.venv, "create", lambda home, **_: home.mkdir(exist_ok=True))
-    names = ["llama.cpp", "openvino"]
+    names = ["llama.cpp", "ctranslate2"]
     assert environments.install(tmp_path, names) == ["llama.cpp"]
     assert environments.install(tmp_path, names) == ["llama.cpp"], "tried again"
     assert len(asked) == 3, "what is complete stays"

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from forerun.drafters.base.networks import folder
-from forerun.drafters.medusa import files
+from forerun.drafters.medusa import NETWORK
 from forerun.lab.train.learners import export
 from tests.drafters import test_eagle3 as eagle3
 from tests.drafters import test_medusa as medusa
@@ -28,9 +28,11 @@ def test_eagle3_says_the_same(tmp_path, takes_head):
     written = json.loads((out / "config.json").read_text())
     assert written["eagle_config"] == {"eagle_aux_hidden_state_layer_ids": [2, 4, 5]}
     assert written["architectures"] == ["LlamaForCausalLMEagle3"]
-    stored = folder.read(out, eagle3.target()).tensors
-    assert (stored["d2t"] + np.arange(len(eagle3.IDS))).tolist() == eagle3.IDS.tolist()
-    assert stored["lm_head.weight"].shape == (len(eagle3.IDS), eagle3.WIDTH)
+    stored = folder.open_network(str(out))
+    assert (
+        folder.integers(stored, "d2t") + np.arange(len(eagle3.IDS))
+    ).tolist() == eagle3.IDS.tolist()
+    assert stored.tensor("lm_head.weight").shape == (len(eagle3.IDS), eagle3.WIDTH)
     (layers, [expected]), (other, [trees]) = eagle3.drafts(ours), eagle3.drafts(str(out))
     assert layers == other
     assert trees[:2] == expected[:2]
@@ -44,13 +46,13 @@ def test_medusa_says_the_same_without_the_target(tmp_path, target_head):
     (tmp_path / "ours" / "config.json").write_text(json.dumps(config | {"temperature": 1.0}))
     out = tmp_path / "out"
     export(tmp_path / "ours", out, medusa.TARGET)
-    read = files.read(str(out), medusa.TARGET)
+    read = NETWORK.read(str(out), medusa.TARGET)
     assert read.tokens is None
-    assert set(read.tensors) >= {f"{k}.2.weight" for k in range(medusa.HEADS)}
+    assert set(read.tensors) >= {f"head.{k}" for k in range(medusa.HEADS)}
     state, step = torch.as_tensor(medusa.hidden()[0]), Step(0, -1, 0, 1)
     ids, expected = (
         TorchMedusa(weights, medusa.MODEL).likeliest(state, step)[0]
-        for weights in (read, files.read(folder, medusa.TARGET))
+        for weights in (read, NETWORK.read(folder, medusa.TARGET))
     )
     assert [i for i in ids.tolist() if i in expected.tolist()]
 
@@ -92,7 +94,7 @@ def test_an_mlp_speculator_says_the_same_without_the_target(tmp_path, kind):
     written = json.loads((out / "config.json").read_text())
     assert written["architectures"][0].endswith("SpeculatorPreTrainedModel")
     assert "target_head" not in written
-    assert not any("map" in name for name in folder.read(out, speculator.target()).tensors)
+    assert not any("map" in name for name in folder.open_network(str(out)).names())
     expected, trees = speculator.drafts(ours), speculator.drafts(str(out))
     assert trees[:2] == expected[:2]
     assert trees[2] == pytest.approx(expected[2], abs=0.01)

@@ -9,7 +9,6 @@ import pytest
 from tests.server.browser.page import (
     ASKED,
     FORMS,
-    LOOPING,
     THINKS,
     answer_with,
     ended,
@@ -59,19 +58,6 @@ def test_enter_while_an_answer_comes_says_why_nothing_is_sent(browser, long_url)
         ended(page)
         assert page.locator("#trouble").is_hidden()
         expect(page.locator(".turn")).to_have_count(2)
-
-
-def test_an_answer_that_repeats_itself_says_so(browser, url):
-    with opened(browser, url) as page:
-        set_field(page, "max_tokens", "240")
-        set_field(page, "temperature", "0")
-        send(page, LOOPING)
-        text = page.locator(".assistant .text").inner_text()
-        assert page.locator(".assistant .repeats").is_visible(), text
-        set_field(page, "max_tokens", "6")
-        page.click(".assistant >> text=Regenerate")
-        ended(page)
-        assert page.locator(".assistant .repeats").is_hidden()
 
 
 def test_stop_regenerate_edit_and_delete(browser, long_url):

@@ -16,8 +16,7 @@ from typing import TYPE_CHECKING
 
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.contract import Drafter, DraftModelUse
-from forerun.drafters.base.networks.drafter import NetworkDrafter, joint_drafts
-from forerun.drafters.base.networks.network import Network
+from forerun.drafters.base.networks.network import Network, grow
 from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.union import Joint, Union, common_features
 
@@ -35,20 +34,18 @@ PAUSE_S = 1.0
 class Cascade(Joint):
     """Grows one tree with networks and one drafter that has an n-gram model, or none."""
 
-    def __init__(self, networks: Sequence[NetworkDrafter], tables: Drafter | None) -> None:
-        self.networks = sorted(networks, key=lambda each: each.network.is_model)  # stable: as given
+    def __init__(self, networks: Sequence[Network], tables: Drafter | None) -> None:
+        self.networks = sorted(networks, key=lambda each: each.is_model)  # stable: as given
         self.tables = tables
         self.parts = [*networks, *([] if tables is None else [tables])]
         self.features = self.parts[0].features
         for part in self.parts[1:]:
             self.features = common_features(self.features, part.features)
         self.max_nodes = max(each.max_nodes for each in networks)
-        self._worths = {
-            each.network: PartnerValue(each.network.share, each.network.gain) for each in networks
-        }
+        self._worths = {each: PartnerValue(each.share, each.gain) for each in networks}
         self._said: dict[int, tuple[Trace, list[Network]]] = {}
         """What was said of each sequence in its last draft, and by whom."""
-        self.models = [each.network for each in self.networks if each.network.is_model]
+        self.models = [each for each in self.networks if each.is_model]
         if self.models and len(self.parts) > len(self.models):
             self._last_s, self._unwanted_s = time.monotonic(), 0.0
             self.asking = DraftModelUse(step_cost=sum(model.step_cost for model in self.models))
@@ -62,12 +59,12 @@ class Cascade(Joint):
         ngrams = None if self.tables is None else self.tables.ngram_model(seqs)
         asks = None if self.asking is None else self._asks(self.asking, seqs)
         doubts = []
-        for drafter in self.networks:
-            network, worth = drafter.network, self._worths[drafter.network]
+        for network in self.networks:
+            worth = self._worths[network]
             network.share = worth.share
             cost = self.asking.cost if self.asking is not None and network.is_model else None
-            doubts.append(worth.doubt(drafter.options.min_doubt, cost))
-        grown = joint_drafts(self.networks, seqs, budgets, ngrams, asks, doubts)
+            doubts.append(worth.doubt(network.options.min_doubt, cost))
+        grown = grow(self.networks, seqs, budgets, ngrams, asks, doubts)
         if self.asking is not None:
             self.asking.num_steps = grown.num_model_steps
         for seq, said in zip(seqs, grown.said):
@@ -122,7 +119,7 @@ class Cascade(Joint):
 
 def united(parts: Sequence[Drafter]) -> Drafter:
     """Combine drafters: networks and the first tables to a cascade, others in pairs: `a++b++c` is `a++(b++c)`."""
-    networks = [part for part in parts if isinstance(part, NetworkDrafter)]
+    networks = [part for part in parts if isinstance(part, Network)]
     tables = next((part for part in parts if part.gives_ngrams), None)
     if len(networks) + (tables is not None) > 1 and networks:
         cascade = Cascade(networks, tables)

@@ -125,8 +125,6 @@ class Drafter:
     """Has an `ngram_model`, which a network can guess with."""
     asking: DraftModelUse | None = None
     """Set by a drafter whose models the controller may leave out, as cheaper ones guess too."""
-    takes_ngrams: bool = False
-    """Has `propose_with`, which blends its guesses with another drafter's `ngram_model`."""
 
     def begin(self, seq: Seq, outcome: Outcome) -> None:
         """Start a sequence whose prompt is in the target's cache and whose first token ends `seq.tokens`.
@@ -163,12 +161,6 @@ class Drafter:
 
     def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
         """Return the n-gram model of the texts, for a network to draft with; called if `gives_ngrams`."""
-        raise NotImplementedError
-
-    def propose_with(
-        self, seqs: Sequence[Seq], budgets: Sequence[int], ngrams: TextNGramModel
-    ) -> list[Draft]:
-        """Guess as `propose` does, blended with another drafter's n-gram model; called if `takes_ngrams`."""
         raise NotImplementedError
 
 

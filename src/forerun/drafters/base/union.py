@@ -1,13 +1,10 @@
 """`a++b`: both drafters make one tree in every step.
 
-One that guesses with an n-gram model grows it in one call with one that has such a model (`Drafter.propose_with`);
-networks do so in a `cascade`.
-
-The trees of other drafters are united; that is faster than either only where rows are cheap and the two look at
-different things. Where both state probabilities, the tree is best first by them: a node that both guess has the larger
-of its two, and budget that one of them leaves is filled from the other (Graft, arXiv 2605.20104). Otherwise the
-second's nodes come first and keep their order; the first's are hung below and beside them, as many as the budget
-leaves.
+Networks grow it in one call with tables, in a `cascade`. The trees of others are united; that is faster than either
+only where rows are cheap and the two look at different things. Where both state probabilities, the tree is best first
+by them: a node that both guess has the larger of its two, and budget that one of them leaves is filled from the other
+(Graft, arXiv 2605.20104). Otherwise the second's nodes come first and keep their order; the first's are hung below and
+beside them, as many as the budget leaves.
 """
 
 from __future__ import annotations
@@ -48,17 +45,9 @@ class Union(Joint):
         self.first, self.second = self.parts = first, second
         self.features = common_features(first.features, second.features)
         self.max_nodes = first.max_nodes + second.max_nodes  # where they share no path
-        self.network: Drafter | None = None
-        """The one of a pair that guesses with the n-gram model of `tables`, for one tree in one call."""
-        for network, self.tables in ((first, second), (second, first)):
-            if network.takes_ngrams and self.tables.gives_ngrams:
-                self.network, self.max_nodes = network, network.max_nodes
-                break
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Draft one tree a sequence from both."""
-        if self.network is not None:
-            return self.network.propose_with(seqs, budgets, self.tables.ngram_model(seqs))
         drafts = [part.propose(seqs, budgets) for part in self.parts]
         for part, proposed in zip(self.parts, drafts, strict=True):
             check(part, proposed, budgets)  # a wrong one is named, not what uniting it raises
@@ -67,10 +56,9 @@ class Union(Joint):
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
     ) -> None:
-        """Pass the outcome to both. A network also takes more of the likeliest tokens than it needs: no copies."""
+        """Pass the outcome to both."""
         for part in self.parts:
-            seen = outcomes if self.network else [seen_by(part, each) for each in outcomes]
-            part.observe(seqs, drafts, seen)
+            part.observe(seqs, drafts, [seen_by(part, each) for each in outcomes])
 
 
 def common_features(first: Features, second: Features) -> Features:

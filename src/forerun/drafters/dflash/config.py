@@ -19,10 +19,31 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forerun.model.arch.base.source import Kind
 from forerun.model.config import RopeConfig
 
-MARKOV_IN, MARKOV_OUT = "markov_head.markov_w1", "markov_head.markov_w2"
-CONFIDENCE = "confidence_head.proj"
+_NAMES = {
+    "fc": ("fc", "fc"),
+    "hidden_norm": ("hidden_norm", "enc.output_norm"),
+    "norm": ("norm", "output_norm"),
+    "markov.in": ("markov_head.markov_w1", "markov_w1"),
+    "markov.out": ("markov_head.markov_w2", "markov_w2"),
+    "confidence": ("confidence_head.proj", "conf_proj"),
+}
+_OF_LAYERS = {
+    "input_norm": ("input_layernorm", "attn_norm"),
+    "q": ("self_attn.q_proj", "attn_q"),
+    "k": ("self_attn.k_proj", "attn_k"),
+    "v": ("self_attn.v_proj", "attn_v"),
+    "o": ("self_attn.o_proj", "attn_output"),
+    "q_norm": ("self_attn.q_norm", "attn_q_norm"),
+    "k_norm": ("self_attn.k_norm", "attn_k_norm"),
+    "mlp_norm": ("post_attention_layernorm", "ffn_norm"),
+    "gate": ("mlp.gate_proj", "ffn_gate"),
+    "up": ("mlp.up_proj", "ffn_up"),
+    "down": ("mlp.down_proj", "ffn_down"),
+}
+"""What folders and GGUF files call the tensors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,8 +69,7 @@ class BlockConfig:
     bidirectional: tuple[bool, ...]
     """By layer: whether a row of the block sees those behind it."""
     markov_rank: int = 0
-    confidence_size: int = 0
-    """What the confidence head reads: D, or D + r; 0: there is none."""
+    has_confidence: bool = False
 
     @property
     def num_guesses(self) -> int:
@@ -57,7 +77,7 @@ class BlockConfig:
         return self.block_size - (not self.sample_from_anchor)
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """List the network's tensors by name."""
+        """List the tensors by the kernels' names; those of several layers begin with the layer's number."""
         width, inner = self.hidden_size, self.intermediate_size
         heads = self.num_attention_heads * self.head_dim
         groups = self.num_key_value_heads * self.head_dim
@@ -66,24 +86,33 @@ class BlockConfig:
             "hidden_norm": (width,),
             "norm": (width,),
         }
+        of_layers: dict[str, tuple[int, ...]] = {
+            "q": (heads, width),
+            "k": (groups, width),
+            "v": (groups, width),
+            "o": (width, heads),
+            "q_norm": (self.head_dim,),
+            "k_norm": (self.head_dim,),
+            "gate": (inner, width),
+            "up": (inner, width),
+            "down": (width, inner),
+            "input_norm": (width,),
+            "mlp_norm": (width,),
+        }
         for i in range(len(self.windows)):
-            shapes |= {
-                f"layers.{i}.self_attn.q_proj": (heads, width),
-                f"layers.{i}.self_attn.k_proj": (groups, width),
-                f"layers.{i}.self_attn.v_proj": (groups, width),
-                f"layers.{i}.self_attn.o_proj": (width, heads),
-                f"layers.{i}.self_attn.q_norm": (self.head_dim,),
-                f"layers.{i}.self_attn.k_norm": (self.head_dim,),
-                f"layers.{i}.mlp.gate_proj": (inner, width),
-                f"layers.{i}.mlp.up_proj": (inner, width),
-                f"layers.{i}.mlp.down_proj": (width, inner),
-                f"layers.{i}.input_layernorm": (width,),
-                f"layers.{i}.post_attention_layernorm": (width,),
-            }
+            prefix = f"{i}." if len(self.windows) > 1 else ""
+            shapes |= {prefix + name: shape for name, shape in of_layers.items()}
         if self.markov_rank:
-            shapes[MARKOV_IN] = (self.vocab_size, self.markov_rank)
-            shapes[MARKOV_OUT] = (self.draft_vocab_size, self.markov_rank)
-        if self.confidence_size:
-            shapes[CONFIDENCE] = (1, self.confidence_size)
-        named = {f"{name}.weight": shape for name, shape in shapes.items()}
-        return named | ({f"{CONFIDENCE}.bias": (1,)} if self.confidence_size else {})
+            shapes["markov.in"] = (self.vocab_size, self.markov_rank)
+            shapes["markov.out"] = (self.draft_vocab_size, self.markov_rank)
+        if self.has_confidence:
+            shapes["confidence"] = (width + self.markov_rank + 1,)
+        return shapes
+
+    def file_name(self, name: str, kind: Kind = "hf") -> str:
+        """Return what a folder, or a GGUF file, calls a tensor."""
+        which = 0 if kind == "hf" else 1
+        if name in _NAMES:
+            return f"{_NAMES[name][which]}.weight"
+        layer, _, part = name.rpartition(".")
+        return f"{('layers', 'blk')[which]}.{layer or 0}.{_OF_LAYERS[part][which]}.weight"

@@ -1,4 +1,4 @@
-"""Block drafters in folders of the Hugging Face Hub, as their makers lay them out.
+"""Block drafters in files, as their makers lay them out.
 
 - DFlash (z-lab): `dflash_config` has `mask_token_id` and `target_layer_ids`, counted by their outputs; `block_size`
   stands there or beside it.
@@ -6,136 +6,92 @@
   but not in those by SpecForge (`projector_type` dspark). LiquidAI's rotate neighbours (`rope_is_neox_style` false).
 - `speculators` (vLLM): the decoder's settings in `transformer_layer_config`; `aux_hidden_state_layer_ids` are counted
   by what goes into a layer.
+- GGUF files of llama.cpp (src/models/dflash.cpp): `target_layers` are counted by what goes into a layer, the mask is
+  the tokenizer's, and `d2t` are the tokens of the head themselves.
 
-None trains an embedding or a head: where a folder holds copies of the target's, the target's are taken.
+None trains an embedding or a head: where a file holds copies of the target's, the target's are taken.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
-from functools import partial
-from typing import Any, cast
-
 import numpy as np
 
-from forerun.core.arrays import Floats, Ids
-from forerun.core.errors import LoadError
+from forerun.core.arrays import Ids
+from forerun.core.errors import LoadError, short_repr
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks import layered
-from forerun.drafters.base.networks.deferred import Deferred
-from forerun.drafters.base.networks.folder import UNTRAINED, Folder, untrained_tokens
-from forerun.drafters.dflash.config import CONFIDENCE, MARKOV_IN, BlockConfig
-from forerun.drafters.dflash.drafting import BlockWeights
+from forerun.drafters.base.networks import trained
+from forerun.drafters.base.networks.trained import WIDEST, TrainedNetwork
+from forerun.drafters.dflash.config import BlockConfig
+from forerun.model.arch.base.settings import Settings
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.weights.stored import StoredTensor
+from forerun.weights.base import Checkpoint
+from forerun.weights.stored import StoredTensor, stored_floats
 
-ARCHITECTURES = (
+KINDS = (
     "DFlashDraftModel",
     "DFlashSpeculator",
     "DSparkDraftModel",
     "DSparkSpeculator",
     "Qwen3DSparkModel",
     "Lfm2DSparkDraftModel",
+    "dflash",
+    "dspark",
 )
-_COPIES = (
+_COPIES = {
     "embed_tokens.weight",
     "lm_head.weight",
     "verifier_lm_head.weight",
     "verifier_norm.weight",
-)
-_TOKENS = (network_folder.DRAFT_IDS, "d2t", "t2d")
-_NORMS = ("self_attn.q_norm.weight", "self_attn.k_norm.weight")
-ROTATED = ("self_attn.q_proj.weight", "self_attn.k_proj.weight", *_NORMS)
+    "token_embd.weight",
+    "output.weight",
+    "rope_freqs.weight",
+}
+ROTATED = ("q", "k", "q_norm", "k_norm")
+_USUAL_BLOCK = 16
+_MOST = 1 << 16
+
+BlockWeights = TrainedNetwork[BlockConfig]
 
 
-def check_kind(model: str) -> None:
-    """Raise LoadError if there is no such network."""
-    if model == UNTRAINED:
-        return
-    path = network_folder.at(model)
-    config = network_folder.config_of(path)
-    named = config.get("architectures") or [""]
-    is_ours = config.get("speculators_model_type") in ("dflash", "dspark")
-    if not is_ours and not (isinstance(named, list) and named[0] in ARCHITECTURES):
-        raise LoadError(
-            f"{path} holds architectures {named!r}, which is no block drafter; allowed: {', '.join(ARCHITECTURES)}"
-        )
+def check_sizes_of(file: Checkpoint, target: Target) -> None:
+    """Raise LoadError for a network of another target."""
+    _config(file, target.model.config, _names(file), None)
 
 
-def check_target_of(model: str, target: Target) -> None:
-    """Raise LoadError for a folder of another target, by its configuration alone."""
-    if model != UNTRAINED:
-        folder = network_folder.read_config(network_folder.at(model), target)
-        block_config(folder, target.model.config)
-
-
-def read(model: str, target: Target) -> BlockWeights:
-    """Read a network for a target; its tensors when they are asked for. Raises LoadError naming what is wrong."""
-    if model == UNTRAINED:
-        return untrained(target)
-    folder = network_folder.read_config(network_folder.at(model), target)
-    block_config(folder, target.model.config)  # another target's is refused before weights are read
-    stored = network_folder.stored_tensors(folder.path)
-    names = {name.removeprefix("model."): name for name in stored}
-    listed = [names[key] for key in _TOKENS if key in names]
-    ids = replace(folder, tensors={name: network_folder.as_array(stored[name]) for name in listed})
-    tokens = layered.head_tokens(ids, names, target.model.config.vocab_size)
-    weights = weights_of(
-        folder, {ours: stored[name] for ours, name in names.items()}, tokens, target
-    )
-    if folder.config.get("rope_is_neox_style") is False:
-        halved = _halved(Deferred.of(weights.tensors), weights.config.head_dim)
-        weights = replace(weights, tensors=halved)
-    return weights
-
-
-def weights_of(
-    folder: Folder,
-    stored: Mapping[str, StoredTensor],
-    tokens: Ids | None,
-    target: Target,
-    rope: RopeConfig | None = None,
-) -> BlockWeights:
-    """Put together a network of its configuration and its tensors by our names. Raises LoadError naming what is wrong.
-
-    `rope` is None where the configuration has it.
-    """
-    sizes = {name: tensor.shape for name, tensor in stored.items() if name not in _COPIES}
-    config = block_config(folder, target.model.config, tokens, sizes, rope)
+def read(file: Checkpoint, target: Target) -> BlockWeights:
+    """Read a network for a target. Raises LoadError naming what is wrong."""
+    names, shape = _names(file), target.model.config
+    tokens = trained.head_tokens(file, names, shape.vocab_size)
+    config = _config(file, shape, names, tokens)
     shapes = config.shapes()
-    for name, shape in shapes.items():
-        if name not in sizes:
-            raise LoadError(f"{folder.path}: tensor '{name}' is missing")
-        if sizes[name] != shape:
-            raise LoadError(
-                f"{folder.path}: tensor '{name}' is {[*sizes[name]]}, expected {[*shape]}"
-            )
-    for name in sorted(sizes.keys() - shapes.keys()):
-        raise LoadError(f"{folder.path}: tensor '{name}' is none of such a network")
-    tensors = Deferred({name: partial(_values, folder, stored[name]) for name in shapes})
-    if (factor := config.rope.attention_factor) != 1:  # what yarn multiplies rotations by
-        tensors = tensors.changed(
-            lambda name: name.endswith(_NORMS), lambda norm: np.float32(factor) * norm
-        )
+    shapes.pop("confidence", None)
+    own = {name: full for name, full in names.items() if not _is_confidence(name)}
+    tensors = trained.take(
+        file, own, shapes, lambda name: config.file_name(name, file.kind), _COPIES.__contains__
+    )
+    if config.has_confidence:
+        tensors["confidence"] = _confidence(file, names, config)
+    if (factor := np.float32(config.rope.attention_factor)) != 1:  # what yarn multiplies by
+        for name in tensors:
+            if name.endswith(("q_norm", "k_norm")):
+                tensors[name] = tensors[name].changed(lambda norm: factor * norm)
+    if file.config.get("rope_is_neox_style") is False:
+        for name, stored in tensors.items():
+            if name.rpartition(".")[2] in ROTATED:
+                rows = trained.neighbours_apart(stored.shape[0], config.head_dim)
+                tensors[name] = stored.rows(rows)
     return BlockWeights(config, tensors, tokens)
 
 
 def untrained(target: Target) -> BlockWeights:
     """Make a network of random weights, five layers in the shape of the target's own."""
     shape = target.model.config
-    tokens = untrained_tokens(shape.vocab_size)
+    tokens = trained.untrained_tokens(shape.vocab_size)
     last = shape.num_layers - 1
     layers = tuple(sorted({min(1, last), last // 2, last}))
     config = BlockConfig(
-        vocab_size=shape.vocab_size,
+        **trained.sizes_of(shape),
         draft_vocab_size=shape.vocab_size if tokens is None else len(tokens),
-        hidden_size=shape.hidden_size,
-        intermediate_size=shape.intermediate_size,
-        num_attention_heads=shape.num_heads,
-        num_key_value_heads=shape.num_kv_heads,
-        head_dim=shape.head_dim,
         rope=RopeConfig(10000.0, shape.head_dim),
         rms_norm_eps=1e-5,
         layers=layers,
@@ -146,133 +102,134 @@ def untrained(target: Target) -> BlockWeights:
         bidirectional=(True,) * 5,
         markov_rank=64,
     )
-    return BlockWeights(config, network_folder.untrained_tensors(config.shapes()), tokens)
+    return BlockWeights(config, trained.untrained_tensors(config.shapes()), tokens)
 
 
-def block_config(
-    folder: Folder,
-    target: ModelConfig,
-    tokens: Ids | None = None,
-    sizes: Mapping[str, tuple[int, ...]] | None = None,
-    rope: RopeConfig | None = None,
+def _names(file: Checkpoint) -> dict[str, str]:
+    return {name.removeprefix("model."): name for name in file.names()}
+
+
+def _config(
+    file: Checkpoint, target: ModelConfig, names: dict[str, str], tokens: Ids | None
 ) -> BlockConfig:
-    """Read the configuration, and compare it with the target's; `sizes` of tensors, once known. Raises LoadError."""
-    nested = folder.config.get("dflash_config")
-    fields = {**cast(dict[str, object], nested if isinstance(nested, dict) else {})}
-    fields |= {key: value for key, value in folder.config.items() if value is not None}
-    block = replace(folder, config=fields)
-    inner = fields.get("transformer_layer_config")
-    decoder = replace(folder, config=inner) if isinstance(inner, dict) else block
-    numbers = layered.sizes(decoder)
-    width, head_dim = numbers["hidden_size"], numbers["head_dim"]
-    state_width = block.number("target_hidden_size", default=width)
-    folder.check_target(
+    """Read the configuration, and compare it with the target's. Raises LoadError."""
+    settings = _settings(file)
+    sizes = trained.decoder_sizes(settings, target.vocab_size)
+    width = sizes["hidden_size"]
+    state_width = settings.integer("target_hidden_size", width, high=WIDEST)
+    trained.check_sizes(
         [
-            (numbers["vocab_size"], target.vocab_size, "a vocabulary of"),
+            (sizes["vocab_size"], target.vocab_size, "a vocabulary of"),
             (state_width, target.hidden_size, "states of width"),
             (width, target.hidden_size, "embeddings of width"),
         ]
     )
-    layered.check_activation(decoder)
-    rank = _markov_rank(block) if sizes is None or f"{MARKOV_IN}.weight" in sizes else 0
-    windows = _windows(block, decoder)
-    confidence = (sizes or {}).get(f"{CONFIDENCE}.weight", (1, 0))[-1]
-    if confidence not in (0, width, width + rank):
-        raise LoadError(f"{folder.path}: tensor '{CONFIDENCE}.weight' reads {confidence} numbers")
-    mask = block.number("mask_token_id", least=0)
-    if mask >= target.vocab_size:
-        raise LoadError(f"{folder.path}: 'mask_token_id' is {mask}, outside the vocabulary")
+    rank, windows = _markov_rank(settings, names), _windows(settings)
+    usual_block = _USUAL_BLOCK if settings.is_gguf else None
     return BlockConfig(
-        **numbers,
+        **sizes,
         draft_vocab_size=target.vocab_size if tokens is None else len(tokens),
-        rope=layered.rope(_whole_heads(decoder), head_dim) if rope is None else rope,
-        rms_norm_eps=decoder.real("rms_norm_eps", 1e-6),
-        layers=_layers(block, target.num_layers),
-        block_size=block.number("block_size", least=2),
-        mask_token_id=mask,
-        sample_from_anchor=_samples_from_anchor(block, rank),
+        rope=trained.rope(settings, sizes["head_dim"]),
+        rms_norm_eps=trained.norm_eps(settings, 1e-6),
+        layers=_layers(settings, target.num_layers),
+        block_size=settings.integer("block_size", usual_block, low=2, high=_MOST),
+        mask_token_id=settings.integer("mask_token_id", low=0, high=target.vocab_size - 1),
+        sample_from_anchor=_samples_from_anchor(settings, rank),
         windows=windows,
-        bidirectional=_sees_later(block, windows),
+        bidirectional=_sees_later(settings, windows),
         markov_rank=rank,
-        confidence_size=confidence,
+        has_confidence=any(map(_is_confidence, names)),
     )
 
 
-def _markov_rank(block: Folder) -> int:
+def _settings(file: Checkpoint) -> Settings:
+    """Return all settings side by side. Those of a part of each head come from the target: whole heads are rotated."""
+    settings = trained.flattened(file, "dflash_config", "transformer_layer_config")
+    config = dict(file.config)
+    if settings.is_gguf:
+        mask = f"{settings.prefix}mask_token_id"
+        config[mask] = config.get(mask, config.get("tokenizer.ggml.mask_token_id"))
+    else:
+        config.pop("partial_rotary_factor", None)
+        if isinstance(rope := config.get("rope_parameters"), dict):
+            kind = rope.get(
+                "sliding_attention", rope
+            )  # one for all layers, as their makers take it
+            if isinstance(kind, dict):
+                kind = {k: v for k, v in kind.items() if k != "partial_rotary_factor"}
+            config["rope_parameters"] = kind
+    file.config = config
+    return settings
+
+
+def _markov_rank(settings: Settings, names: dict[str, str]) -> int:
     """Read the width of the Markov head, 0 for none. Raises LoadError."""
-    rank = block.number("markov_rank", default=0, least=0)
-    kind = block.config.get("markov_head_type", "vanilla")
+    if settings.is_gguf:
+        table = names.get("markov_w1.weight")
+        return 0 if table is None else settings.checkpoint.tensor(table).shape[-1]
+    rank = settings.integer("markov_rank", 0, low=0, high=_MOST)
+    kind = settings.get("markov_head_type", "vanilla")
     if rank and kind != "vanilla":
-        raise LoadError(
-            f"{block.path}: a Markov head of type {kind!r} is not supported, vanilla is"
-        )
-    return rank
+        raise LoadError(f"a Markov head of type {short_repr(kind)} is not supported, vanilla is")
+    return rank if "markov_head.markov_w1.weight" in names else 0
 
 
-def _whole_heads(decoder: Folder) -> Folder:
-    """Return the settings without a part of heads to rotate, which configurations inherit from their target's."""
-    config: dict[str, Any] = {**decoder.config, "partial_rotary_factor": None}
-    if isinstance(rope := config.get("rope_parameters"), dict):
-        kind = rope.get("sliding_attention", rope)  # one for all layers, as their makers take it
-        config["rope_parameters"] = {k: v for k, v in kind.items() if k != "partial_rotary_factor"}
-    return replace(decoder, config=config)
-
-
-def _layers(block: Folder, num_layers: int) -> tuple[int, ...]:
+def _layers(settings: Settings, num_layers: int) -> tuple[int, ...]:
     """Read which layers' outputs are fed in. Raises LoadError."""
-    given, shift = block.config.get("target_layer_ids"), 0
-    if given is None:
-        given, shift = block.config.get("aux_hidden_state_layer_ids"), 1
-    layers = [i - shift for i in given if type(i) is int] if isinstance(given, list) else []
-    is_known = isinstance(given, list) and len(layers) == len(given) > 0
-    if not is_known or sorted(set(layers)) != layers or layers[0] < 0 or layers[-1] >= num_layers:
+    key = trained.key_of(
+        settings, "target_layer_ids", "aux_hidden_state_layer_ids", "target_layers"
+    )
+    given, shift = settings.get(key), int(key != "target_layer_ids")
+    layers = trained.layer_ids(given, shift)
+    if not layers or sorted(set(layers)) != layers or layers[0] < 0 or layers[-1] >= num_layers:
         raise LoadError(
-            f"{block.path}: layers of {shift} to {num_layers - 1 + shift}, ascending, must be read, got {given!r}"
+            f"layers of {shift} to {num_layers - 1 + shift}, ascending, must be read, got {short_repr(given)}"
         )
     return tuple(layers)
 
 
-def _samples_from_anchor(block: Folder, rank: int) -> bool:
-    if block.config.get("sample_from_anchor") is not None:
-        return block.flag("sample_from_anchor")
-    if block.config.get("speculators_model_type") is not None:
-        return block.config["speculators_model_type"] == "dspark"
-    return rank > 0 and block.config.get("projector_type") != "dspark"
+def _samples_from_anchor(settings: Settings, rank: int) -> bool:
+    if settings.get("sample_from_anchor") is not None:
+        return settings.flag("sample_from_anchor", False)
+    if (kind := settings.get("speculators_model_type")) is not None:
+        return bool(kind == "dspark")
+    return rank > 0 and settings.get("projector_type") != "dspark"
 
 
-def _windows(block: Folder, decoder: Folder) -> tuple[int, ...]:
-    """Read how far each layer sees. Raises LoadError."""
-    count = decoder.number("num_hidden_layers")
-    kinds = decoder.config.get("layer_types") or ["full_attention"] * count
-    if not isinstance(kinds, list) or len(kinds) != count:
-        raise LoadError(f"{block.path}: 'layer_types' must be a list of {count}, got {kinds!r}")
-    if unknown := {*map(str, kinds)} - {"full_attention", "sliding_attention"}:
-        raise LoadError(f"{block.path}: layers of type {min(unknown)!r} are not supported")
-    window = decoder.number("sliding_window") if "sliding_attention" in kinds else 0
-    return tuple(window if kind == "sliding_attention" else 0 for kind in kinds)
+def _windows(settings: Settings) -> tuple[int, ...]:
+    """Read how far each layer sees, 0: all. Raises LoadError."""
+    key = "attention.sliding_window_pattern" if settings.is_gguf else "layer_types"
+    num_layers = settings.size("num_layers")
+    if settings.get(key) is None:
+        return (0,) * num_layers
+    return tuple(window or 0 for window in settings.windows())
 
 
-def _sees_later(block: Folder, windows: tuple[int, ...]) -> tuple[bool, ...]:
+def _sees_later(settings: Settings, windows: tuple[int, ...]) -> tuple[bool, ...]:
     """Tell which layers see the whole block: all, but those with a window in `speculators`, unless it says so."""
-    if block.flag("causal"):
+    if settings.flag("attention.causal" if settings.is_gguf else "causal", False):
         return (False,) * len(windows)
-    is_ours = "speculators_model_type" in block.config
-    is_causal = is_ours and not block.flag("sliding_window_non_causal")
+    is_ours = settings.get("speculators_model_type") is not None
+    is_causal = is_ours and not settings.flag("sliding_window_non_causal", False)
     return tuple(not (window and is_causal) for window in windows)
 
 
-def _values(folder: Folder, stored: StoredTensor) -> Floats:
-    values = stored.dequantize()
-    if not bool(np.isfinite(values).all()):
-        raise LoadError(f"{folder.path}: tensor '{stored.name}' holds values that are not finite")
-    return values
+def _is_confidence(name: str) -> bool:
+    return name.startswith(("confidence_head.proj.", "conf_proj."))
 
 
-def _halved(tensors: Deferred, head_dim: int) -> Deferred:
-    """Put the features of queries and keys that are rotated together, neighbours there, half a head apart."""
-    order = np.arange(head_dim).reshape(-1, 2).T.reshape(-1)
-
-    def change(values: Floats) -> Floats:
-        return values.reshape(-1, head_dim, *values.shape[1:])[:, order].reshape(values.shape)
-
-    return tensors.changed(lambda name: name.endswith(ROTATED), change)
+def _confidence(file: Checkpoint, names: dict[str, str], config: BlockConfig) -> StoredTensor:
+    """Join the confidence head's row, of D or D + r numbers, and its bias (D + r + 1,). Raises LoadError."""
+    weight_name = config.file_name("confidence", file.kind)
+    found = [weight_name, weight_name.replace(".weight", ".bias")]
+    if missing := [name for name in found if name not in names]:
+        raise LoadError(f"tensor '{missing[0]}' is missing")
+    row, bias = (file.tensor(names[name]).dequantize().reshape(-1) for name in found)
+    width, rank = config.hidden_size, config.markov_rank
+    if len(row) not in (width, width + rank) or len(bias) != 1:
+        raise LoadError(
+            f"tensors '{weight_name}' and its bias have {len(row)} and {len(bias)} numbers, "
+            f"expected {width} or {width + rank}, and 1"
+        )
+    unread = np.zeros(width + rank - len(row), np.float32)
+    return stored_floats(weight_name, np.concatenate([row, unread, bias]))

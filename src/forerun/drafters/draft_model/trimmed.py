@@ -21,8 +21,8 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import CONFIG, TENSORS
+from forerun.drafters.base.networks.folder import CONFIG, TENSORS, open_network, write
+from forerun.drafters.base.networks.trained import head_tokens
 from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.names import name_of
 
@@ -67,7 +67,7 @@ def save(folder: Path, config: TrimmedConfig, tokens: Ids) -> None:
     mask = np.zeros(config.vocab_size, np.bool_)
     mask[tokens] = True
     tensors = {"d2t": tokens - np.arange(len(tokens)), "t2d": mask}
-    network_folder.write(folder, asdict(config), tensors)
+    write(folder, asdict(config), tensors)
 
 
 def load(model: str, target: Target) -> tuple[str, Ids]:
@@ -85,15 +85,16 @@ def load(model: str, target: Target) -> tuple[str, Ids]:
         )
     if target.path is not None and (name := name_of(target.path)) != config.target:
         _log.warning("%s was trimmed for the words of %s, not of %s", folder, config.target, name)
-    tensors = network_folder.read_arrays(folder / TENSORS)
-    if not {"d2t", "t2d"} <= tensors.keys():
-        raise LoadError(f"{folder / TENSORS} cannot be read: it has no d2t and t2d")
-    offsets, mask = tensors["d2t"], tensors["t2d"]
-    tokens = offsets.astype(np.int64) + np.arange(len(offsets))
-    if not len(tokens) or not np.array_equal(np.flatnonzero(mask), tokens):
-        raise LoadError(f"{folder / TENSORS} is damaged: d2t and t2d name different tokens")
-    if len(mask) > target.model.config.vocab_size:
-        raise LoadError(f"{folder} has {len(mask)} tokens, more than the model")
+    if config.vocab_size > target.model.config.vocab_size:
+        raise LoadError(f"{folder} has {config.vocab_size} tokens, more than the model")
+    file = open_network(str(folder))
+    try:
+        names = {name: name for name in file.names()}
+        tokens = head_tokens(file, names, config.vocab_size)
+    except LoadError as error:
+        raise LoadError(f"{folder / TENSORS} cannot be read: {error}") from error
+    if tokens is None:
+        raise LoadError(f"{folder / TENSORS} cannot be read: it has no d2t")
     return config.draft, tokens
 
 

@@ -12,55 +12,27 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base.contract import Method, Target, as_given
-from forerun.drafters.base.draft_head import cut_list
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafters.base.networks.folder import UNTRAINED
-from forerun.drafters.base.networks.layered import Layout, is_gguf
-from forerun.drafters.eagle3 import files, gguf
-from forerun.drafters.eagle3.drafting import EagleNetwork, EagleWeights
+from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.eagle3 import files
+from forerun.drafters.eagle3.drafting import eagle_network
+
+NETWORK = NetworkMethod("EAGLE-3", files.KINDS, files, eagle_network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
+    network = NETWORK
+
     model: str
     """A folder of `forerun train drafter`, one of SafeAILab, vLLM or speculators, or a GGUF file of llama.cpp."""
     num_draft: int = 8
     """Nodes of a tree at most."""
 
-    def __post_init__(self) -> None:
-        NetworkOptions.__post_init__(self)
-        # a wrong one is refused before a model is loaded
-        _layout(self.model).check_kind(self.model)
 
-
-def build(options: Options, target: Target) -> NetworkDrafter:
-    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    weights = _layout(options.model).read(options.model, target)
-    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
-    network = EagleNetwork(weights, target.model, target.max_num_seqs, target.max_len, options.bits)
-    return NetworkDrafter(options, network)
-
-
-def check(options: Options, target: Target) -> None:
-    """Compare the sizes and the tapped layers of a file with the target's. Raises LoadError."""
-    _layout(options.model).check_target_of(options.model, target)
-
-
-def _layout(model: str) -> Layout[EagleWeights]:
-    return gguf if is_gguf(model) else files
-
-
-def example(target: Target) -> Options:
-    """Choose a network of random weights, which `check-drafter` needs no file for."""
-    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
-
-
-METHOD = Method(
-    check=check,
-    unshared=as_given,
-    example=example,
-    grids={"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)},
+build = NETWORK.build
+METHOD = NETWORK.declared(
+    Options, {"num_draft": (2, 3, 4, 5, 6, 8), "num_steps": (1, 2, 3, 4, 5, 6)}
 )

@@ -18,10 +18,33 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from forerun.model.arch.base.source import Kind
 from forerun.model.config import RopeConfig
 
 NUM_LAYERS = 3
 """Layers of the target whose outputs are read."""
+_LAYER, _BLOCK = "midlayer.", "blk.0."
+NAMES = {
+    "fc": ("fc", "fc"),
+    "fc_norm": ("input_norm", "enc.output_norm"),
+    **{f"fc_norm.{i}": (f"fc_norm.{i}", "") for i in range(NUM_LAYERS)},
+    "norm": ("norm", "output_norm"),
+    "head.0": ("lm_head", "output"),
+    "emb.0": ("embed_tokens", "token_embd"),
+    "input_norm": (f"{_LAYER}input_layernorm", f"{_BLOCK}attn_norm"),
+    "hidden_norm": (f"{_LAYER}hidden_norm", f"{_BLOCK}attn_norm_2"),
+    "mlp_norm": (f"{_LAYER}post_attention_layernorm", f"{_BLOCK}ffn_norm"),
+    "q": (f"{_LAYER}self_attn.q_proj", f"{_BLOCK}attn_q"),
+    "k": (f"{_LAYER}self_attn.k_proj", f"{_BLOCK}attn_k"),
+    "v": (f"{_LAYER}self_attn.v_proj", f"{_BLOCK}attn_v"),
+    "o": (f"{_LAYER}self_attn.o_proj", f"{_BLOCK}attn_output"),
+    "q_norm": (f"{_LAYER}self_attn.q_norm", ""),
+    "k_norm": (f"{_LAYER}self_attn.k_norm", ""),
+    "gate": (f"{_LAYER}mlp.gate_proj", f"{_BLOCK}ffn_gate"),
+    "up": (f"{_LAYER}mlp.up_proj", f"{_BLOCK}ffn_up"),
+    "down": (f"{_LAYER}mlp.down_proj", f"{_BLOCK}ffn_down"),
+}
+"""What folders and GGUF files call the tensors; these have no norms but those of whole rows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,34 +87,37 @@ class Eagle3Config:
         return self.target_hidden_size or self.hidden_size
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """List the network's tensors by name."""
+        """List the tensors by the kernels' names."""
         width, source = self.hidden_size, 2 * self.hidden_size
         states = NUM_LAYERS * self.state_width
         heads = self.num_attention_heads * self.head_dim
         groups = self.num_key_value_heads * self.head_dim
-        attention, mlp = "midlayer.self_attn", "midlayer.mlp"
         shapes: dict[str, tuple[int, ...]] = {
             "fc": (width, states),
-            f"{attention}.q_proj": (heads, source),
-            f"{attention}.k_proj": (groups, source),
-            f"{attention}.v_proj": (groups, source),
-            f"{attention}.o_proj": (width, heads),
-            f"{mlp}.gate_proj": (self.intermediate_size, width),
-            f"{mlp}.up_proj": (self.intermediate_size, width),
-            f"{mlp}.down_proj": (width, self.intermediate_size),
-            "midlayer.input_layernorm": (width,),
-            "midlayer.hidden_norm": (width,),
-            "midlayer.post_attention_layernorm": (width,),
+            "q": (heads, source),
+            "k": (groups, source),
+            "v": (groups, source),
+            "o": (width, heads),
+            "gate": (self.intermediate_size, width),
+            "up": (self.intermediate_size, width),
+            "down": (width, self.intermediate_size),
+            "input_norm": (width,),
+            "hidden_norm": (width,),
+            "mlp_norm": (width,),
             "norm": (width,),
         }
         if self.qk_norm:
-            shapes |= {f"{attention}.{part}_norm": (self.head_dim,) for part in "qk"}
+            shapes |= {"q_norm": (self.head_dim,), "k_norm": (self.head_dim,)}
         if self.fc_norm:
             shapes |= {f"fc_norm.{i}": (self.state_width,) for i in range(NUM_LAYERS)}
         if self.norm_before_fc:
-            shapes["input_norm"] = (states,)
+            shapes["fc_norm"] = (states,)
         if not self.target_embedding:
-            shapes["embed_tokens"] = (self.vocab_size, width)
+            shapes["emb.0"] = (self.vocab_size, width)
         if not self.target_head:
-            shapes["lm_head"] = (self.draft_vocab_size, width)
-        return {f"{name}.weight": shape for name, shape in shapes.items()}
+            shapes["head.0"] = (self.draft_vocab_size, width)
+        return shapes
+
+    def file_name(self, name: str, kind: Kind = "hf") -> str:
+        """Return what a folder, or a GGUF file, calls a tensor."""
+        return f"{NAMES[name][kind == 'gguf']}.weight"

@@ -20,9 +20,9 @@ from forerun.core.errors import ConfigError
 from forerun.core.types import Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Method, Target, as_given
 from forerun.drafters.base.draft_head import Scores, TextTokens, head_nbytes, list_of
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafters.base.networks.folder import UNTRAINED
 from forerun.drafters.base.networks.network import LastStateNetwork, TakeSteps
+from forerun.drafters.base.networks.options import NetworkOptions, in_int4
+from forerun.drafters.base.networks.trained import UNTRAINED
 from forerun.drafters.gemma4_assistant import files
 from forerun.drafters.gemma4_assistant.network import AssistantLayers
 
@@ -38,9 +38,9 @@ class Options(NetworkOptions):
     """The assistant: a folder, a GGUF file, a known name or a Hugging Face name."""
 
 
-def build(options: Options, target: Target) -> NetworkDrafter:
+def build(options: Options, target: Target) -> Assistant:
     """Read the assistant. Raises LoadError for one of another target."""
-    return NetworkDrafter(options, Assistant(options, target))
+    return Assistant(options, target)
 
 
 def example(target: Target) -> Options:
@@ -60,7 +60,7 @@ class Assistant(LastStateNetwork):
     """Keeps the target's last state of each sequence; all else is in the target's cache."""
 
     def __init__(self, options: Options, target: Target) -> None:
-        super().__init__()
+        super().__init__(options)
         if target.cache is None:
             raise ConfigError("an assistant reads the target's cache, and the target has none")
         self.cache, self.width = target.cache, target.model.config.hidden_size

@@ -12,11 +12,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks.decoders import as_stored
-from forerun.drafters.base.networks.folder import UNTRAINED, untrained_tensors
+from forerun.drafters.base.networks.folder import integers
+from forerun.drafters.base.networks.trained import UNTRAINED, untrained_tensors
 from forerun.drafters.gemma4_assistant.network import AssistantWeights, Clusters
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
@@ -78,8 +77,7 @@ def untrained(target: ModelConfig) -> AssistantWeights:
     )
     width = target.hidden_size
     shapes = {"pre": (width, 2 * width), "post": (width, width)}
-    random = untrained_tensors(shapes | weight_shapes(config))
-    stored = {name: as_stored(name, values) for name, values in random.items()}
+    stored = untrained_tensors(shapes | weight_shapes(config))
     pre, post = stored.pop("pre"), stored.pop("post")
     return AssistantWeights(config, tuple(stored.items()), pre, post)
 
@@ -165,11 +163,11 @@ def _clusters(checkpoint: Checkpoint, config: ModelConfig) -> Clusters | None:
     """Read the clusters of the head. Raises LoadError."""
     if not checkpoint.config.get("use_ordered_embeddings", False):
         return None
-    count, most = (
-        _number(checkpoint, key) for key in ("num_centroids", "centroid_intermediate_top_k")
-    )
+    settings = Settings(checkpoint)
+    count = settings.integer("num_centroids", high=config.vocab_size)
+    most = settings.integer("centroid_intermediate_top_k", high=count)
     centroids = checkpoint.tensor("masked_embedding.centroids.weight")
-    order = _integers(checkpoint, "masked_embedding.token_ordering")
+    order = integers(checkpoint, "masked_embedding.token_ordering").reshape(-1).astype(np.int64)
     if centroids.shape != (count, config.hidden_size):
         raise LoadError(
             f"tensor '{centroids.name}' should be {(count, config.hidden_size)}, but is {centroids.shape}"
@@ -180,24 +178,4 @@ def _clusters(checkpoint: Checkpoint, config: ModelConfig) -> Clusters | None:
         raise LoadError(
             f"'masked_embedding.token_ordering' must have each of {config.vocab_size} tokens once, in {count} clusters"
         )
-    if most > count:
-        raise LoadError(f"'centroid_intermediate_top_k' is {most}, of {count} clusters")
     return Clusters(centroids.dequantize(), order.reshape(count, -1), most)
-
-
-def _number(checkpoint: Checkpoint, key: str) -> int:
-    value = checkpoint.config.get(key)
-    if type(value) is not int or value < 1:
-        raise LoadError(f"'{key}' must be a whole number from 1 on, got {value!r}")
-    return value
-
-
-def _integers(checkpoint: Checkpoint, name: str) -> Ids:
-    """Read a tensor of token ids, which no format of weights is. Raises LoadError."""
-    if name not in checkpoint.names():
-        raise LoadError(f"the checkpoint has no tensor '{name}'")
-    stored = checkpoint.raw(name)
-    if stored.format.name not in ("I64", "I32"):
-        raise LoadError(f"tensor '{name}' is {stored.format.name}, but must be whole numbers")
-    values = stored.data.reshape(-1).view(np.int64 if stored.format.name == "I64" else np.int32)
-    return values.astype(np.int64)

@@ -25,15 +25,18 @@ class MedusaConfig:
     target_head: bool = False
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """List the heads' tensors by name."""
+        """List the heads' tensors by the kernels' names: block j of head k, its bias, and head k."""
         width, shapes = self.hidden_size, dict[str, tuple[int, ...]]()
         for k in range(self.medusa_num_heads):
             for j in range(self.medusa_num_layers):
-                shapes |= {
-                    f"{k}.{j}.linear.weight": (width, width),
-                    f"{k}.{j}.linear.bias": (width,),
-                }
+                shapes |= {f"block.{k}.{j}": (width, width), f"bias.{k}.{j}": (width,)}
             if not self.target_head:
-                rows = self.draft_vocab_size or self.vocab_size
-                shapes[f"{k}.{self.medusa_num_layers}.weight"] = (rows, width)
+                shapes[f"head.{k}"] = (self.draft_vocab_size or self.vocab_size, width)
         return shapes
+
+    def file_name(self, name: str) -> str:
+        """Return what a folder calls a tensor."""
+        kind, _, number = name.partition(".")
+        if kind == "head":
+            return f"{number}.{self.medusa_num_layers}.weight"
+        return f"{number}.linear.{'weight' if kind == 'block' else 'bias'}"

@@ -7,38 +7,29 @@ D width of the target, V' tokens of a head.
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
-from forerun.drafters.base.networks.native import NativeNetwork, TrainedNetwork
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.model.model import Model
 
 if TYPE_CHECKING:
     from forerun import _native
 
-MedusaWeights = TrainedNetwork[MedusaConfig]
 
-
-def native_medusa(
-    weights: MedusaWeights, model: Model, bits: int
+def medusa_network(
+    options: NetworkOptions, trained: TrainedNetwork[MedusaConfig], target: Target
 ) -> NativeNetwork[_native.MedusaNetwork]:
     """Make the kernels of Medusa's heads. Raises LoadError."""
     from forerun import _native
 
-    shape = weights.config.medusa_num_heads, weights.config.medusa_num_layers
+    shape = trained.config.medusa_num_heads, trained.config.medusa_num_layers
     return NativeNetwork(
-        model,
-        lambda target: _native.MedusaNetwork(target.runtime, target.native, *shape),
-        weights.packed(_native_name, bits),
+        options,
+        target.model,
+        lambda decoder: _native.MedusaNetwork(decoder.runtime, decoder.native, *shape),
+        trained,
         eps=0.0,
-        temperatures=weights.temperatures,
-        takes_head=weights.config.target_head,
     )
-
-
-def _native_name(name: str) -> str:
-    """Name a tensor as the kernels do: of head k, `block.k.j` and `bias.k.j` of its block j, and `head.k`."""
-    if (block := re.fullmatch(r"(\d+\.\d+)\.linear\.(weight|bias)", name)) is not None:
-        return f"{'block' if block[2] == 'weight' else 'bias'}.{block[1]}"
-    return f"head.{name.partition('.')[0]}"

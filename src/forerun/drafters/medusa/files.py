@@ -10,69 +10,47 @@ from __future__ import annotations
 import re
 from dataclasses import replace
 
-from forerun.core.errors import LoadError
-from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import UNTRAINED, Folder
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks import trained
+from forerun.drafters.base.networks.options import MAX_STEPS
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafters.medusa.drafting import MedusaWeights
+from forerun.model.arch.base.settings import Settings
+from forerun.weights.base import Checkpoint
 
-MODEL_TYPE = "medusa"
 NUM_HEADS = 3
 """Of an untrained network."""
 _PREFIX = re.compile(r"^(?:medusa_heads?\.)")
 
-
-def check_folder(model: str) -> None:
-    """Raise LoadError if there is no such network."""
-    if model == UNTRAINED:
-        return
-    path = expanded(model)
-    config = network_folder.config_of(path)
-    if config.get("model_type") != MODEL_TYPE and "medusa_num_heads" not in config:
-        raise LoadError(f"{path} holds model_type {config.get('model_type')!r}, which is no Medusa")
+MedusaWeights = TrainedNetwork[MedusaConfig]
 
 
-def check_target_of(model: str, target: Target) -> None:
-    """Raise LoadError for a folder of another target, without its weights."""
-    if model != UNTRAINED:
-        _config(network_folder.read_config(expanded(model), target), target)
-
-
-def read(model: str, target: Target) -> MedusaWeights:
-    """Read the heads for a target. Raises LoadError naming what is wrong."""
-    if model == UNTRAINED:
-        return untrained(target)
-    folder = network_folder.read(expanded(model), target)
-    config = _config(folder, target)
-    names = {_PREFIX.sub("", name): name for name in folder.tensors}
-    tokens = None
-    if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
-        tokens = network_folder.token_ids(folder, name, config.vocab_size)
-        config = replace(config, draft_vocab_size=len(tokens))
-    weights = folder.network(names, config.shapes())
-    return MedusaWeights(config, weights, tokens, network_folder.temperatures(folder))
-
-
-def _config(folder: Folder, target: Target) -> MedusaConfig:
+def check_sizes_of(file: Checkpoint, target: Target) -> MedusaConfig:
     """Read the shapes, without the number of tokens of a head. Raises LoadError."""
-    config = MedusaConfig(
+    settings = Settings(file)
+    return MedusaConfig(
         target.model.config.vocab_size,
         target.model.config.hidden_size,
-        folder.number("medusa_num_heads"),
-        folder.number("medusa_num_layers", default=1),
-        target_head=folder.flag("target_head"),
+        settings.integer("medusa_num_heads", high=MAX_STEPS),
+        settings.integer("medusa_num_layers", 1, high=MAX_STEPS),
+        target_head=settings.flag("target_head", False),
     )
-    if max(config.medusa_num_heads, config.medusa_num_layers) > MAX_STEPS:
-        raise LoadError(f"{folder.path}: at most {MAX_STEPS} heads of {MAX_STEPS} blocks")
-    return config
+
+
+def read(file: Checkpoint, target: Target) -> MedusaWeights:
+    """Read the heads for a target. Raises LoadError naming what is wrong."""
+    config = check_sizes_of(file, target)
+    names = {_PREFIX.sub("", name): name for name in file.names()}
+    tokens = trained.head_tokens(file, names, config.vocab_size)
+    if tokens is not None:
+        config = replace(config, draft_vocab_size=len(tokens))
+    tensors = trained.take(file, names, config.shapes(), config.file_name)
+    return MedusaWeights(config, tensors, tokens, trained.temperatures(file))
 
 
 def untrained(target: Target) -> MedusaWeights:
     """Make heads of random weights, one block each."""
     shape = target.model.config
     config = MedusaConfig(shape.vocab_size, shape.hidden_size, NUM_HEADS, target_head=True)
-    tensors = network_folder.untrained_tensors(config.shapes())
-    return MedusaWeights(config, tensors, network_folder.untrained_tokens(shape.vocab_size))
+    tensors = trained.untrained_tensors(config.shapes())
+    return MedusaWeights(config, tensors, trained.untrained_tokens(shape.vocab_size))

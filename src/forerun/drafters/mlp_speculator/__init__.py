@@ -13,38 +13,32 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.drafters.base.contract import Method, Target, as_given
-from forerun.drafters.base.draft_head import cut_list
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions
-from forerun.drafters.base.networks.folder import UNTRAINED
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.mlp_speculator import files
-from forerun.drafters.mlp_speculator.drafting import native_recurrent
+from forerun.drafters.mlp_speculator.drafting import recurrent_network
 from forerun.model.backends.native import NativeDecoder
+
+NETWORK = NetworkMethod(
+    "recurrent network",
+    ("mlp_speculator",),
+    files,
+    recurrent_network,
+    find=files.find,
+    names=(files.AUTO,),
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Options(NetworkOptions):
     """Which network, and how much it guesses."""
 
+    network = NETWORK
+
     model: str = files.AUTO
     """A folder of `forerun train drafter`, a checkpoint of IBM or Snowflake; auto: what `forerun tune` made for the
     model, or ships for it."""
-
-    def __post_init__(self) -> None:
-        NetworkOptions.__post_init__(self)
-        files.check_folder(self.model)  # a wrong one is refused before a model is loaded
-
-
-def build(options: Options, target: Target) -> NetworkDrafter:
-    """Read the network. Raises LoadError for one of another target, and naming a tensor that is wrong."""
-    weights = files.read(options.model, target)
-    weights = weights.cut(cut_list(options.draft_vocab, target, weights.tokens))
-    return NetworkDrafter(options, native_recurrent(weights, target.model, options.bits))
-
-
-def example(target: Target) -> Options:
-    """Choose a network of random weights, which `check-drafter` needs no file for."""
-    return Options(model=UNTRAINED, num_draft=12, min_chance=0)
 
 
 def bundled_for(target: Target) -> bool:
@@ -52,11 +46,10 @@ def bundled_for(target: Target) -> bool:
     return isinstance(target.model, NativeDecoder) and bool(files.fitting(target))
 
 
-METHOD = Method(
-    unshared=as_given,
-    example=example,
+build = NETWORK.build
+METHOD = NETWORK.declared(
+    Options,
+    {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
     tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
-    check=lambda options, target: files.check_target_of(options.model, target),
     bundled_for=bundled_for,
-    grids={"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
 )

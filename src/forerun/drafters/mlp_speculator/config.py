@@ -25,11 +25,13 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks.options import MAX_STEPS
 
 EPS = 1e-6
 GATE_TABLES = ("forget_emb", "input_emb", "output_emb", "cell_emb")
-_LSTM_NORMS = ["cell_ln.0", "state_ln.0"]
+_IN_FILES = {"map": "emb_map", "state_ln": "state_ln.0"} | {n: f"{n}.0" for n in GATE_TABLES}
+_OF_LSTM = {"proj": "projs", "ln": "cell_ln"}
+"""What files call the tensors where they do not call them as the kernels do."""
 NUM_GATES = 4
 """Parts of u in an LSTM cell: forget, input, output, candidate."""
 
@@ -86,33 +88,36 @@ class MLPSpeculatorConfig:
         if not self.target_head:
             return {}
         if self.tie_weights:
-            return {"head.0.weight": "head_map.weight"}
-        return {f"head.{i}.weight": f"head_map.{i}.weight" for i in range(self.n_predict)}
+            return {"head.0": "head_map"}
+        return {f"head.{i}": f"head_map.{i}" for i in range(self.n_predict)}
 
     def shapes(self) -> dict[str, tuple[int, ...]]:
-        """List the network's tensors by name."""
+        """List the tensors by the kernels' names; the tables of an LSTM's gates make up `emb.0`."""
         inner, width, is_mlp = self.inner_dim, self.num_parts * self.inner_dim, self.cell == "mlp"
         num_heads = 1 if self.tie_weights else self.n_predict
         num_maps = min(self.n_predict, 2 if num_heads == 1 else num_heads)
-        maps, norms = (
-            ("proj", [f"ln.{i}" for i in range(num_heads)]) if is_mlp else ("projs", _LSTM_NORMS)
-        )
+        norms = [f"ln.{i}" for i in range(num_heads)] if is_mlp else ["ln.0", "state_ln"]
         shapes: dict[str, tuple[int, ...]] = {
-            f"{maps}.{i}.weight": (width, inner if i else self.hidden_size) for i in range(num_maps)
+            f"proj.{i}": (width, inner if i else self.hidden_size) for i in range(num_maps)
         }
         for norm in norms:
-            shapes |= {f"{norm}.weight": (inner,), f"{norm}.bias": (inner,)}
+            shapes |= {norm: (inner,), f"{norm}.bias": (inner,)}
         if self.target_embedding:
-            shapes["emb_map.weight"] = (self.embedding_dim, self.hidden_size)
+            shapes["map"] = (self.embedding_dim, self.hidden_size)
         else:
             gates = GATE_TABLES[:1] if self.tie_lstm_embs else GATE_TABLES
-            tables = (
-                [f"emb.{i}" for i in range(num_heads)]
-                if is_mlp
-                else [f"{gate}.0" for gate in gates]
-            )
-            shapes |= {f"{table}.weight": (self.vocab_size, inner) for table in tables}
+            tables = [f"emb.{i}" for i in range(num_heads)] if is_mlp else gates
+            shapes |= dict.fromkeys(tables, (self.vocab_size, inner))
         shapes |= dict.fromkeys(self.head_maps.values(), (self.hidden_size, inner))
         if not self.target_head:
-            shapes |= {f"head.{i}.weight": (self.vocab_size, inner) for i in range(num_heads)}
+            shapes |= {f"head.{i}": (self.vocab_size, inner) for i in range(num_heads)}
         return shapes
+
+    def file_name(self, name: str) -> str:
+        """Return what a folder calls a tensor."""
+        last = "bias" if name.endswith(".bias") else "weight"
+        name = name.removesuffix(".bias")
+        part, _, number = name.partition(".")
+        if self.cell == "lstm" and part in _OF_LSTM:
+            return f"{_OF_LSTM[part]}.{number}.{last}"
+        return f"{_IN_FILES.get(name, name)}.{last}"

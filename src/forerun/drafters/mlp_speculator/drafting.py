@@ -10,39 +10,33 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from forerun.drafters.base.networks.native import NativeNetwork, TrainedNetwork
-from forerun.drafters.base.networks.weights import NetworkWeights
+from forerun.drafters.base.contract import Target
+from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.mlp_speculator.config import EPS, GATE_TABLES, MLPSpeculatorConfig
 from forerun.model.backends.native import NativeDecoder
-from forerun.model.model import Model
 from forerun.weights.rtn import HEAD_BITS
+from forerun.weights.stored import stored_floats
 
 if TYPE_CHECKING:
     from forerun import _native
 
-RecurrentWeights = TrainedNetwork[MLPSpeculatorConfig]
-"""`head.i.weight` (V', p) are also there where they were made of the target's rows; without any, it is the target's."""
-_NATIVE = {
-    "projs.": "proj.",
-    "cell_ln.": "ln.",
-    "state_ln.0": "state_ln",
-    "emb_map": "map",
-    ".weight": "",
-}
 
-
-def native_recurrent(
-    weights: RecurrentWeights, model: Model, bits: int
+def recurrent_network(
+    options: NetworkOptions, trained: TrainedNetwork[MLPSpeculatorConfig], target: Target
 ) -> NativeNetwork[_native.RecurrentNetwork]:
-    """Make the kernels of a recurrent network, its weights rounded to so many bits. Raises LoadError."""
+    """Make the kernels of a recurrent network, the tables of an LSTM's gates side by side. Raises LoadError."""
     from forerun import _native
 
-    config, packed = weights.config, _packed(weights, bits)
+    config, tensors = trained.config, dict(trained.tensors)
+    if tables := [tensors.pop(name).dequantize() for name in GATE_TABLES if name in tensors]:
+        tensors["emb.0"] = stored_floats("emb.0", np.concatenate(tables, 1))
 
-    def new_kernels(target: NativeDecoder) -> _native.RecurrentNetwork:
+    def kernels(decoder: NativeDecoder) -> _native.RecurrentNetwork:
         return _native.RecurrentNetwork(
-            target.runtime,
-            target.native,
+            decoder.runtime,
+            decoder.native,
             config.inner_dim,
             config.n_predict,
             config.max_depth,
@@ -50,28 +44,7 @@ def native_recurrent(
             config.scale_input,
         )
 
-    network = NativeNetwork(
-        model,
-        new_kernels,
-        packed,
-        eps=EPS,
-        temperatures=weights.temperatures,
-        takes_head=not any(name == "head.0" for name, *_ in packed.matrices()),
-    )
-    if bits in HEAD_BITS:
+    network = NativeNetwork(options, target.model, kernels, replace(trained, tensors=tensors), EPS)
+    if options.bits in HEAD_BITS:
         network.native.keep_mapped()
     return network
-
-
-def _packed(weights: RecurrentWeights, bits: int) -> NetworkWeights:
-    """Return the tensors as the kernels take them, the tables of an LSTM's gates side by side as `emb.0`."""
-    tensors = dict(weights.tensors)
-    if tables := [tensors.pop(f"{n}.0.weight") for n in GATE_TABLES if f"{n}.0.weight" in tensors]:
-        tensors["emb.0.weight"] = np.concatenate(tables, 1)
-    return replace(weights, tensors=tensors).packed(_native_name, bits)
-
-
-def _native_name(name: str) -> str:
-    for theirs, ours in _NATIVE.items():
-        name = name.replace(theirs, ours)
-    return name

@@ -10,22 +10,24 @@ D width of the target, V its vocabulary, V' rows of the head, p inner width, n d
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from importlib import resources
 from pathlib import Path
 
-from forerun.core.arrays import Ids
 from forerun.core.errors import LoadError, short_repr
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import UNTRAINED, Array, Folder
-from forerun.drafters.base.networks.network import MAX_STEPS
+from forerun.drafters.base.networks import trained
+from forerun.drafters.base.networks.folder import CONFIG, describe_target
+from forerun.drafters.base.networks.options import MAX_STEPS
+from forerun.drafters.base.networks.trained import WIDEST, TrainedNetwork
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.drafters.mlp_speculator.drafting import RecurrentWeights
 from forerun.hub.names import cache_root, name_of
+from forerun.model.arch.base.settings import LARGEST, Settings
 from forerun.model.model import projected_head
 from forerun.system.opened import read_json
+from forerun.weights.base import Checkpoint
+from forerun.weights.stored import stored_floats
 
-MODEL_TYPE = "mlp_speculator"
 AUTO = "auto"
 """The name of the network that was made for the target on this machine, or ships for it."""
 SHIPPED = Path(str(resources.files("forerun.drafters.mlp_speculator"))) / "shipped"
@@ -36,35 +38,30 @@ _PREFIX = "speculator."
 _log = logging.getLogger(__name__)
 
 
-def check_folder(model: str) -> None:
-    """Raise LoadError if there is no such network."""
-    if model in (AUTO, UNTRAINED):
-        return
-    path = network_folder.at(model)
-    if (model_type := network_folder.config_of(path).get("model_type")) != MODEL_TYPE:
-        raise LoadError(f"{path} holds model_type {model_type!r}; allowed: {MODEL_TYPE}")
+RecurrentWeights = TrainedNetwork[MLPSpeculatorConfig]
+"""`head.i` (V', p) are also there where they were made of the target's rows; without any, it is the target's."""
 
 
-def read(model: str, target: Target) -> RecurrentWeights:
-    """Read a network for a target. Raises LoadError naming what is wrong."""
-    if model == UNTRAINED:
-        return untrained(target)
-    folder = network_folder.read(_path(model, target), target)
-    config, tensors, tokens = stored(folder, target)
-    for head, head_map in config.head_maps.items():
-        tensors[head] = projected_head(target.model, tokens, tensors.pop(head_map))
-    temperatures = network_folder.temperatures(folder)
-    return RecurrentWeights(config, tensors, tokens, temperatures)
-
-
-def _path(model: str, target: Target) -> Path:
+def find(model: str, target: Target) -> str:
+    """Return the network that a name means for a target. Raises LoadError."""
     if model != AUTO:
-        return network_folder.at(model)
+        return model
     if not (known := fitting(target)):
         raise LoadError(
             "no network ships for this model: give model=FOLDER, as forerun train drafter writes it"
         )
-    return known[0]
+    return str(known[0])
+
+
+def read(file: Checkpoint, target: Target) -> RecurrentWeights:
+    """Read a network for a target. Raises LoadError naming what is wrong."""
+    read = stored(file, target)
+    tensors = dict(read.tensors)
+    for head, name in read.config.head_maps.items():
+        head_map = tensors.pop(name)
+        rows = projected_head(target.model, read.tokens, head_map.dequantize())
+        tensors[head] = stored_floats(head_map.name, rows)
+    return replace(read, tensors=tensors)
 
 
 def networks_dir() -> Path:
@@ -85,10 +82,10 @@ def fitting(target: Target) -> list[Path]:
     """
     if target.vocabulary is None:
         return []
-    here, found = network_folder.describe_target(target, ""), []
+    here, found = describe_target(target, ""), []
     own = None if target.path is None else own_folder(target.path)
     for folder in (SHIPPED, networks_dir()):
-        for config in sorted(folder.glob(f"*/{network_folder.CONFIG}")):
+        for config in sorted(folder.glob(f"*/{CONFIG}")):
             try:
                 trained = read_json(config).get("target")
             except LoadError as error:
@@ -99,27 +96,25 @@ def fitting(target: Target) -> list[Path]:
     return sorted(found, key=lambda path: path != own)
 
 
-def stored(
-    folder: Folder, target: Target
-) -> tuple[MLPSpeculatorConfig, dict[str, Array], Ids | None]:
-    """Read the configuration, the tensors of `MLPSpeculator`, and the tokens of the head. Raises LoadError."""
-    config = _config(folder, target)
-    names = {name.removeprefix(_PREFIX): name for name in folder.tensors}
+def stored(file: Checkpoint, target: Target) -> RecurrentWeights:
+    """Read a network with the maps that its file has. Raises LoadError."""
+    config = check_sizes_of(file, target)
+    names = {name.removeprefix(_PREFIX): name for name in file.names()}
     if (shared := names.pop("head_map.weight", None)) is not None:  # untied ones had one, too
-        names |= dict.fromkeys(config.head_maps.values(), shared)
-    tokens = None
-    if (name := names.pop(network_folder.DRAFT_IDS, None)) is not None:
-        tokens = network_folder.token_ids(folder, name, config.vocab_size)
-    wanted = config.shapes()
+        names |= dict.fromkeys(map(config.file_name, config.head_maps.values()), shared)
+    tokens = trained.head_tokens(file, names, config.vocab_size)
+    shapes = config.shapes()
     if tokens is not None:
-        heads = [name for name in wanted if name.startswith("head.")]
-        wanted |= dict.fromkeys(heads, (len(tokens), config.inner_dim))
-    tensors = folder.network(
+        heads = [name for name in shapes if name.startswith("head.")]
+        shapes |= dict.fromkeys(heads, (len(tokens), config.inner_dim))
+    tensors = trained.take(
+        file,
         names,
-        wanted,
+        shapes,
+        config.file_name,
         lambda name: config.tie_weights and name.partition(".")[2].split(".")[0].isdecimal(),
     )
-    return config, tensors, tokens
+    return RecurrentWeights(config, tensors, tokens, trained.temperatures(file))
 
 
 def untrained(target: Target) -> RecurrentWeights:
@@ -137,43 +132,34 @@ def untrained(target: Target) -> RecurrentWeights:
         target_embedding=True,
         target_head=True,
     )
-    tensors = network_folder.untrained_tensors(config.shapes())
-    del tensors["head_map.weight"]  # the head is the target's own
-    return RecurrentWeights(config, tensors, network_folder.untrained_tokens(shape.vocab_size))
+    tensors = trained.untrained_tensors(config.shapes())
+    del tensors["head_map"]  # the head is the target's own
+    return RecurrentWeights(config, tensors, trained.untrained_tokens(shape.vocab_size))
 
 
-def check_target_of(model: str, target: Target) -> None:
-    """Raise LoadError for a folder of another target, by its configuration alone."""
-    if model not in (AUTO, UNTRAINED):
-        _config(network_folder.read_config(network_folder.at(model), target), target)
-
-
-def _config(folder: Folder, target: Target) -> MLPSpeculatorConfig:
+def check_sizes_of(file: Checkpoint, target: Target) -> MLPSpeculatorConfig:
     """Read the configuration, and compare it with the target's. Raises LoadError."""
-    config = target.model.config
-    width = folder.number("input_hidden_dim", "hidden_size", "emb_dim")
-    compared = [(width, config.hidden_size, "states of width")]
-    compared += [(folder.number("vocab_size"), config.vocab_size, "a vocabulary of")]
-    folder.check_target(compared)
-    cell = folder.config.get("cell", folder.config.get("method", "mlp"))
+    settings, shape = Settings(file), target.model.config
+    width_key = trained.key_of(settings, "input_hidden_dim", "hidden_size", "emb_dim")
+    width = settings.integer(width_key, high=WIDEST)
+    vocab_size = settings.integer("vocab_size", high=LARGEST["vocab_size"])
+    compared = [(width, shape.hidden_size, "states of width")]
+    trained.check_sizes([*compared, (vocab_size, shape.vocab_size, "a vocabulary of")])
+    cell = settings.get("cell", settings.get("method", "mlp"))
     if not isinstance(cell, str) or cell not in _CELLS:
-        raise LoadError(
-            f"{folder.path}: 'cell' must be one of {', '.join(_CELLS)}, got {short_repr(cell)}"
-        )
+        raise LoadError(f"'cell' must be one of {', '.join(_CELLS)}, got {short_repr(cell)}")
     is_lstm = _CELLS[cell]
-    names = ("proj_dim", "inner_dim") if is_lstm else ("inner_dim",)
-    num_predict = folder.number("n_predict", "num_lookahead_tokens")
-    if num_predict > MAX_STEPS:
-        raise LoadError(f"{folder.path}: n_predict must be at most {MAX_STEPS}, got {num_predict}")
+    inner_key = trained.key_of(settings, *(("proj_dim",) if is_lstm else ()), "inner_dim")
+    steps_key = trained.key_of(settings, "n_predict", "num_lookahead_tokens")
     return MLPSpeculatorConfig(
-        vocab_size=config.vocab_size,
-        hidden_size=config.hidden_size,
-        inner_dim=folder.number(*names, default=0, least=0) or config.hidden_size,
-        n_predict=num_predict,
+        vocab_size=shape.vocab_size,
+        hidden_size=shape.hidden_size,
+        inner_dim=settings.integer(inner_key, 0, low=0, high=WIDEST) or shape.hidden_size,
+        n_predict=settings.integer(steps_key, high=MAX_STEPS),
         cell="lstm" if is_lstm else "mlp",
-        tie_weights=is_lstm or folder.flag("tie_weights"),
-        tie_lstm_embs=folder.flag("tie_lstm_embs"),
-        scale_input=folder.flag("scale_input"),
-        target_embedding=folder.flag("target_embedding"),
-        target_head=folder.flag("target_head"),
+        tie_weights=is_lstm or settings.flag("tie_weights", False),
+        tie_lstm_embs=settings.flag("tie_lstm_embs", False),
+        scale_input=settings.flag("scale_input", False),
+        target_embedding=settings.flag("target_embedding", False),
+        target_head=settings.flag("target_head", False),
     )

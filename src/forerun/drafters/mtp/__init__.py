@@ -19,18 +19,17 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
-from forerun.core.types import LAST_HIDDEN, Outcome, Seq
+from forerun.core.types import LAST_HIDDEN, Draft, Outcome, Seq
 from forerun.drafters.base.contract import SELF, DrafterBytes, Method, Target, as_given
 from forerun.drafters.base.draft_head import DraftHead, Scores, TextTokens, head_nbytes, list_of
-from forerun.drafters.base.networks.drafter import NetworkDrafter, NetworkOptions, in_int4
-from forerun.drafters.base.networks.folder import UNTRAINED
 from forerun.drafters.base.networks.network import (
-    MAX_STEPS,
     Network,
     TakeSteps,
     kv_nbytes,
     num_blocks_for,
 )
+from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions, in_int4
+from forerun.drafters.base.networks.trained import UNTRAINED
 from forerun.drafters.mtp import files
 from forerun.drafters.mtp.network import MAX_ROWS, HeadLayers
 from forerun.model.mtp_tensors import head_of
@@ -47,9 +46,9 @@ class Options(NetworkOptions):
     """The file with the head; self is the target's own."""
 
 
-def build(options: Options, target: Target) -> NetworkDrafter:
+def build(options: Options, target: Target) -> MtpHead:
     """Read the head. Raises LoadError if there is none, or one of another model."""
-    return NetworkDrafter(options, MtpHead(options, target))
+    return MtpHead(options, target)
 
 
 def example(target: Target) -> Options:
@@ -92,11 +91,11 @@ class MtpHead(Network):
     features = LAST_HIDDEN
 
     def __init__(self, options: Options, target: Target) -> None:
+        super().__init__(options)
         weights, model = files.read(options.model, target), target.model
         max_len = min(target.max_len, model.config.max_position)
         shape = replace(weights.config, max_position=max_len + MAX_STEPS)
         self.layers = HeadLayers(replace(weights, config=shape), model, options.quant)
-        self.num_steps = options.num_steps
         self.vocab_size = model.config.vocab_size
         listed = list_of(options.draft_vocab, target, self.vocab_size)
         self.head = None
@@ -115,6 +114,7 @@ class MtpHead(Network):
         Rows that it lacks are missing: the block does not see them.
         """
         assert outcome.hidden is not None, "asked for by `features`"
+        self.end(seq)
         after = seq.tokens[1:]  # what the rows read
         opened = self.cache.open(after)
         if opened is None:
@@ -129,11 +129,14 @@ class MtpHead(Network):
         hidden = outcome.hidden[max(0, -num_missing) :]  # what is cached needs no second reading
         self._feed(seq, after[len(after) - len(hidden) :], hidden)
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        if seq.id in self.slots:
-            self._feed(seq, [*outcome.emitted], outcome.hidden[[*outcome.committed_rows()]])
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            if seq.id in self.slots:
+                self._feed(seq, [*outcome.emitted], outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot; its rows stay for a text that begins alike, until their blocks are needed."""
@@ -165,7 +168,7 @@ class MtpHead(Network):
         """Begin drafts: rows of guesses stand above the committed ones."""
         slots = [self.slots.get(seq.id) for seq in seqs]
         for i, (seq, slot) in enumerate(zip(seqs, slots, strict=True)):
-            if slot is None or not self.cache.reserve(slot.index, self.num_steps):
+            if slot is None or not self.cache.reserve(slot.index, self.options.num_steps):
                 num_nodes[i] = 0
             elif slot.text_tokens is not None:
                 slot.text_tokens.read(seq.tokens)

@@ -13,8 +13,7 @@ import numpy as np
 
 from forerun.core.errors import LoadError
 from forerun.drafters.base.contract import SELF, Target
-from forerun.drafters.base.networks.decoders import as_stored
-from forerun.drafters.base.networks.folder import UNTRAINED, untrained_tensors
+from forerun.drafters.base.networks.trained import UNTRAINED, untrained_tensors
 from forerun.drafters.mtp.network import HeadWeights
 from forerun.hub.names import resolve
 from forerun.model.arch.base.settings import Settings
@@ -78,8 +77,7 @@ def untrained(config: ModelConfig) -> HeadWeights:
     """Make a head of random weights, for checks and to measure what a draft costs."""
     block, width = one_layer(config), config.hidden_size
     shapes = {name: shape for name, shape in weight_shapes(block).items() if name != "embed"}
-    random = untrained_tensors({"fc": (width, 2 * width), **shapes})
-    stored = {name: as_stored(name, values) for name, values in random.items()}
+    stored = untrained_tensors({"fc": (width, 2 * width), **shapes})
     fc, ones = stored.pop("fc"), np.ones(width, np.float32)
     return HeadWeights(block, fc, ones, ones, tuple(stored.items()))
 

@@ -46,12 +46,6 @@ def open_store(model: str, vocabulary: str, path: Path) -> Store:
     return Store({"model": model, "vocabulary": vocabulary, "max_tokens": MAX_TOKENS}, path)
 
 
-def store_of(llm: LLM) -> Store:
-    """Open the answers of a model where they are by default. Raises ConfigError."""
-    name = name_of(llm.path)
-    return open_store(name, fingerprint(llm.tokenizer), default_path(name))
-
-
 def answers_in(store: Store) -> Iterator[Text]:
     """Yield the answers in a store, with their prompts. Raises ConfigError for a row that is none."""
     for key, row in store.results.items():

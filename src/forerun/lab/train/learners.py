@@ -167,7 +167,7 @@ def export(folder: Path, out: Path, target: Target) -> None:
     What their formats lack is left out: the calibration, the target's name. Heads but EAGLE-3's have all tokens.
     Raises LoadError for a folder that does not fit the target, and OSError.
     """
-    kind = network_folder.config_of(folder).get("model_type")
+    kind = network_folder.open_network(str(folder)).config.get("model_type")
     module = kind_module(str(kind) if kind in KINDS else "eagle3")
     config, tensors = module.exported(folder, target)
     halves = {n: t.astype(np.float16) if is_float(t) else t for n, t in tensors.items()}

@@ -11,7 +11,8 @@ from forerun.core.config import AUTO
 from forerun.core.errors import ConfigError, LoadError
 from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
+from forerun.drafters.base.networks.folder import check_target, open_network
+from forerun.drafters.base.networks.trained import head_tokens, take
 from forerun.lab.train.draft_model import weights_of
 from forerun.lab.train.kept import FOUND_KIND, RECORD
 from forerun.lab.train.learners import Kind, Learner, kind_module, new_learner
@@ -40,17 +41,20 @@ def trained(target: Target, begin: Path) -> tuple[Learner, Kind, Ids]:
     path = next(iter(found), None)
     if path is None:
         raise ConfigError("no network ships for this model: give --from FOLDER, or leave it out")
-    folder = network_folder.read(path, target)
+    file = open_network(str(path))
+    check_target(file, target)
     try:
         kind = Kind(**read_json(path / RECORD)["kind"])
     except (OSError, KeyError, TypeError) as error:
         raise LoadError(
             f"{path} has no {RECORD} that says its kind: give a folder that forerun train drafter wrote"
         ) from error
-    ids = network_folder.token_ids(folder, network_folder.DRAFT_IDS, target.model.config.vocab_size)
+    names = {name: name for name in file.names()}
+    if (ids := head_tokens(file, names, target.model.config.vocab_size)) is None:
+        raise LoadError(f"{path} has no draft_ids: give a folder that forerun train drafter wrote")
     learner = new_learner(kind, target.model, ids, {})
-    weights = learner.net.state_dict()
-    folder.need({name: tuple(weight.shape) for name, weight in weights.items()})
-    learner.net.load_state_dict({n: torch.from_numpy(folder.tensors[n]).float() for n in weights})
+    shapes = {name: tuple(weight.shape) for name, weight in learner.net.state_dict().items()}
+    tensors = take(file, names, shapes, str)
+    learner.net.load_state_dict({n: torch.from_numpy(t.dequantize()) for n, t in tensors.items()})
     learner.is_trained = True
     return learner, kind, ids

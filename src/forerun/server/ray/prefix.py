@@ -27,7 +27,6 @@ CAPACITY = 1 << 16
 """Blocks and sessions that are remembered, each."""
 NAMED = 4
 """Replicas that are named for a request: when all of them refuse, the question is asked again."""
-_WORD = 2**64 - 1
 _BEFORE = ("model", "tools", "system", "instructions")
 """Fields that stand before the prompt in what the model reads, or decide on which model does."""
 _PROMPT = ("messages", "input", "prompt", "input_prefix", "content")
@@ -89,7 +88,6 @@ class PrefixTable:
         self._capacity, self._slack = capacity, slack
         self._holders: OrderedDict[int, set[str]] = OrderedDict()
         self._sessions: OrderedDict[str, str] = OrderedDict()
-        self._digests: dict[str, int] = {}
 
     def order(self, route: Route, loads: Mapping[str, int]) -> list[str]:
         """Order the best replicas for a request, `NAMED` at most; `loads` are the requests that each has now.
@@ -101,16 +99,13 @@ class PrefixTable:
         key = _key(route)
 
         def rank(name: str) -> tuple[object, ...]:
-            hold = 0 if key is None else -_weight(key, self._digests[name])
+            hold = 0 if key is None else -_weight(key, name)
             is_full = loads[name] >= bound
             depth = depths.get(name, 0)
             # without a match the hash decides, with one the load among those that hold as much
             load = loads[name] if depth or is_full or key is None else 0
             return name in route.avoid, name != own, is_full, -depth, load, hold
 
-        for name in loads:
-            if name not in self._digests:
-                self._digests[name] = _digest(name)
         return heapq.nsmallest(NAMED, loads, key=rank)
 
     def note(self, route: Route, name: str) -> None:
@@ -129,7 +124,6 @@ class PrefixTable:
     def keep(self, names: Collection[str]) -> None:
         """Forget what replicas held that are gone."""
         alive = {*names}
-        self._digests = {name: one for name, one in self._digests.items() if name in alive}
         for block, holders in [*self._holders.items()]:
             holders &= alive
             if not holders:
@@ -160,17 +154,11 @@ def _digest(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(data, digest_size=8).digest(), "little")
 
 
-def _weight(key: int, digest: int) -> int:
-    """Weigh a replica for a key: the highest of all is where the key belongs (Thaler and Ravishankar 1998).
-
-    The steps of splitmix64 (Steele, Lea and Flood 2014) mix the two; of a thousand replicas each is asked.
-    """
-    mixed = (key ^ digest) & _WORD
-    mixed = (mixed ^ mixed >> 30) * 0xBF58476D1CE4E5B9 & _WORD
-    mixed = (mixed ^ mixed >> 27) * 0x94D049BB133111EB & _WORD
-    return mixed ^ mixed >> 31
+def _weight(key: int, name: str) -> int:
+    """Weigh a replica for a key: the highest of all is where the key belongs (Thaler and Ravishankar 1998)."""
+    return _digest(f"{key} {name}")
 
 
 def random_order(names: Sequence[str], number: int) -> list[str]:
     """Order replicas by a number, as if no one knew what they hold: what routing by prefix is measured against."""
-    return sorted(names, key=lambda name: _weight(number, _digest(name)))
+    return sorted(names, key=lambda name: _weight(number, name))

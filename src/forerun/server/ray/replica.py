@@ -12,7 +12,7 @@ import gc
 import logging
 import secrets
 from collections.abc import AsyncIterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, partial
 from typing import Any
 
@@ -53,10 +53,6 @@ class ReplicaPlan:
     def threads(self) -> int:
         """CPU threads of a replica."""
         return self.engines[0].threads or 1
-
-    def with_threads(self, threads: int) -> ReplicaPlan:
-        """Give each replica so many threads."""
-        return replace(self, engines=tuple(replace(one, threads=threads) for one in self.engines))
 
     def sources(self) -> list[ModelSource]:
         """Say how the models are loaded, in the replica's own process."""

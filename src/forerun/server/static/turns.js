@@ -10,8 +10,6 @@ const ENDS = {
   stopped: "Stopped.",
 };
 const CAN_GO_ON = ["length", "stopped", "changed"];
-const REPEATS =
-  "The answer repeats itself, as small models do; a repetition penalty (Settings) helps. Repetitions draft well, so its speed says little about others.";
 
 /** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text), versions() of the turn, show(one
  *  of them) and, for answers, regenerate(), goOn() and isLast(). */
@@ -27,12 +25,11 @@ export class TurnView {
     this.thought = new Thought();
     this.meter = new Meter();
     this.note = make("p", { className: "note why", hidden: true });
-    this.repeats = make("p", { className: "note repeats", hidden: true }, REPEATS);
     this.tools = this.makeTools();
     const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
     this.element = make("li", { className: `turn ${turn.role}` }, label, this.body);
     if (this.isAnswer) this.body.before(this.thought.element);
-    this.element.append(this.note, this.repeats, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
+    this.element.append(this.note, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
     this.update();
   }
 
@@ -68,7 +65,6 @@ export class TurnView {
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
     this.meter.show(timings);
-    this.repeats.hidden = this.isWaiting || !timings?.repeats_itself;
     this.tools.hidden = this.isWaiting;
     this.more.hidden = !this.isAnswer || !this.canGoOn;
     this.versions.show(this.turn, this.act.versions());

@@ -18,9 +18,8 @@ from forerun.model.backends import native
 from forerun.model.backends import torch as torch_backend
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
-from forerun.weights.codes import FORMATS
 from forerun.weights.rtn import Scheme, requantize
-from forerun.weights.stored import StoredTensor
+from forerun.weights.stored import StoredTensor, stored_floats
 
 _BITS: Mapping[Scheme, int] = {"int8": 8, "int4": 4}
 
@@ -71,14 +70,7 @@ def without_layers(config: ModelConfig, vocab_size: int, width: int) -> ModelCon
 
 def ones(name: str, size: int) -> StoredTensor:
     """Return a norm's weight that changes nothing."""
-    return as_stored(name, np.ones(size, np.float32))
-
-
-def as_stored(name: str, values: Floats) -> StoredTensor:
-    """Return an array as a stored fp32 tensor."""
-    values = np.ascontiguousarray(values, np.float32)
-    data = values.reshape(len(values) if values.ndim > 1 else 1, -1).view(np.uint8)
-    return StoredTensor(name, tuple(values.shape), FORMATS["f32"], data)
+    return stored_floats(name, np.ones(size, np.float32))
 
 
 def rms(weight: Floats, eps: float, x: Floats) -> Floats:
@@ -95,6 +87,6 @@ def _with_embedding(
         return config, named
     shape = replace(config, vocab_size=1, tied_head=True)
     return shape, [
-        ("embed", as_stored("embed", np.zeros((1, config.hidden_size), np.float32))),
+        ("embed", stored_floats("embed", np.zeros((1, config.hidden_size), np.float32))),
         *named,
     ]

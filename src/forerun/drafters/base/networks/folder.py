@@ -1,4 +1,4 @@
-"""Folders of networks that draft: config.json and model.safetensors, ours and those of other engines.
+"""Files of networks that draft: config.json and model.safetensors, ours and those of other engines, and GGUF files.
 
 The `target` of our config.json is the model that the network was trained for: for another one it is refused.
 A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp16, a quarter of fp32.
@@ -7,149 +7,91 @@ A matrix may be stored as int8 codes (N, K) with `<name>.scales` (N, K / 32) fp1
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 from numpy.typing import NDArray
 
-from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError, short_repr
 from forerun.core.paths import expanded
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.vocabulary import fingerprint
 from forerun.hub.hugging_face import HubName
 from forerun.hub.names import resolve
-from forerun.model.arch.base.settings import LARGEST, number_in
 from forerun.system import files
 from forerun.system.opened import read_json
-from forerun.weights.codes import FORMATS
-from forerun.weights.safetensors_file import read_tensors
-from forerun.weights.stored import StoredTensor
+from forerun.weights.base import Checkpoint
+from forerun.weights.codes import FORMATS, Codes, WeightFormat
+from forerun.weights.gguf import GgufCheckpoint
+from forerun.weights.hf import HfCheckpoint, folder_tensors
+from forerun.weights.stored import StoredTensor, stored_floats
 from forerun.weights.torch_file import read_torch_file
 
-UNTRAINED = "untrained"
-"""The name of a network of random weights: for checks, and to measure what a draft costs."""
-UNTRAINED_TOKENS = 4096
-"""Of its head, at most."""
 CONFIG, TENSORS = "config.json", "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
 SCALES = ".scales"
-_INTEGERS = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 DRAFT_IDS = "draft_ids"
 """The tokens of a head that does not know all."""
 GROUP = 32
-_MOST = 1 << 16
-_LARGEST = {
-    **LARGEST,
-    "target_hidden_size": LARGEST["hidden_size"],
-    "mask_token_id": LARGEST["vocab_size"],
-    "sliding_window": (1 << 31) - 1,
-}
-"""Upper bounds of whole numbers by name; of all others it is `_MOST`. What is computed of them stays small."""
+_DIGITS = 9
+"""Of a number that a configuration has as a text, at most."""
+_INTEGERS = {"I8": np.int8, "U8": np.uint8, "I32": np.int32, "I64": np.int64, "BOOL": np.bool_}
 
 Array = NDArray[Any]
 """Of floats, or of integers that are token ids."""
 
 
-@dataclass(frozen=True, slots=True)
-class Folder:
-    """What a folder holds: `config` as read, tensors by name, codes already times their scales."""
+class NetworkFolder(HfCheckpoint):
+    """A folder of a network, whose tensors are mapped when they are asked for. Raises LoadError."""
 
-    path: Path
-    config: Mapping[str, object]
-    tensors: Mapping[str, Array]
-
-    def number(self, *names: str, default: int | None = None, least: int = 1) -> int:
-        """Read a whole number of the configuration, by the first name that is there. Raises LoadError."""
-        value = next((self.config[n] for n in names if self.config.get(n) is not None), default)
-        most = _LARGEST.get(names[0], _MOST)
-        if isinstance(value, str) and value.isdecimal() and len(value) <= len(str(most)):
-            value = int(value)
-        if type(value) is not int or not least <= value <= most:
+    def __init__(self, path: Path) -> None:
+        if not (path / CONFIG).is_file():
             raise LoadError(
-                f"{self.path / CONFIG}: '{names[0]}' must be a whole number from {least} to {most}, got "
-                f"{short_repr(value)}"
+                f"{path} has no {CONFIG}: give a folder that forerun train drafter wrote"
             )
-        return value
+        self.path, self.files = path, []
+        config: dict[str, object] = read_json(path / CONFIG, self.files)
+        named = config.get("architectures")
+        first = named[0] if isinstance(named, list) and named else config.get("model_type")
+        self.architecture = first if isinstance(first, str) else short_repr(first)
+        self.config = {key: _number(value) for key, value in config.items()}
 
-    def real(self, name: str, default: float) -> float:
-        """Read a number from 1e-12 to 1e6 of the configuration. Raises LoadError."""
-        try:
-            return number_in(name, self.config.get(name, default), 1e-12, 1e6)
-        except LoadError as error:
-            raise LoadError(f"{self.path / CONFIG}: {error}") from None
-
-    def flag(self, name: str) -> bool:
-        """Read a switch of the configuration, off if it is not there. Raises LoadError."""
-        value = self.config.get(name, False)
-        if not isinstance(value, bool):
-            raise LoadError(f"{self.path / CONFIG}: '{name}' must be true or false, got {value!r}")
-        return value
-
-    def need(self, names: Mapping[str, tuple[int, ...]]) -> None:
-        """Raise LoadError, naming it, for a tensor that is missing or has another shape (-1: any size)."""
-        for name, shape in names.items():
-            tensor = self.tensors.get(name)
-            if tensor is None:
-                raise LoadError(f"{self.path}: tensor '{name}' is missing")
-            sizes = [*tensor.shape]
-            if len(sizes) != len(shape) or any(b not in (a, -1) for a, b in zip(sizes, shape)):
-                wanted = ", ".join("any" if size < 0 else str(size) for size in shape)
-                raise LoadError(f"{self.path}: tensor '{name}' is {sizes}, expected [{wanted}]")
-            if is_float(tensor) and not bool(np.isfinite(tensor).all()):
-                raise LoadError(f"{self.path}: tensor '{name}' holds values that are not finite")
-
-    def network(
-        self,
-        names: Mapping[str, str],
-        shapes: Mapping[str, tuple[int, ...]],
-        is_ignored: Callable[[str], bool] = lambda name: False,
-    ) -> dict[str, Floats]:
-        """Return a network's tensors in fp32, by the names of `shapes`; `names` are those of the files by these.
-
-        Raises LoadError for one that is missing or misshapen, and for one that is not of the network.
-        """
-        self.need({names.get(name, name): shape for name, shape in shapes.items()})
-        for name in sorted(names.keys() - shapes.keys()):
-            if not is_ignored(name):
-                raise LoadError(f"{self.path}: tensor '{names[name]}' is none of such a network")
-        return {n: self.tensors[names[n]].astype(np.float32, copy=False) for n in shapes}
-
-    def check_target(self, compared: Iterable[tuple[int, int, str]]) -> None:
-        """Raise LoadError for the first size that is another model's: (the network's, the target's, of what)."""
-        for theirs, ours, what in compared:
-            if theirs != ours:
-                raise LoadError(
-                    f"{self.path} was trained for another model: it reads {what} {theirs}, this model has {ours}"
-                )
+    @cached_property
+    def _tensors(self) -> Mapping[str, StoredTensor]:  # type: ignore[override]
+        has_others = any(self.path.glob("*.safetensors*"))
+        if not has_others and (self.path / TORCH_FILE).is_file():
+            found = read_torch_file(self.path / TORCH_FILE)
+            return {name: _stored(name, values) for name, values in found.items()}
+        tensors = folder_tensors(self.path, self.files)
+        for name, stored in tensors.items():
+            if (kind := stored.format.name) not in _INTEGERS and kind not in FORMATS:
+                raise LoadError(f"tensor '{name}' is {kind}, which no network is stored as")
+        return _with_scales(tensors)
 
 
-def at(model: str) -> Path:
-    """Return where a network lies: a path, or a name of the Hugging Face Hub, fetched if it is not here yet.
+def open_network(model: str) -> Checkpoint:
+    """Open a network: a GGUF file, a folder, or a name of the Hugging Face Hub, fetched if it is not here yet.
 
     Raises LoadError.
     """
     path = expanded(model)
-    return path if path.exists() or HubName.parse(model) is None else resolve(model)
+    if path.suffix == ".gguf":
+        return GgufCheckpoint(path)
+    return NetworkFolder(path if path.exists() or HubName.parse(model) is None else resolve(model))
 
 
-def read(path: Path, target: Target) -> Folder:
-    """Read a folder that fits a target. Raises LoadError that says what is wrong, and where."""
-    return replace(read_config(path, target), tensors=_with_scales(path, _tensors(path)))
-
-
-def read_config(path: Path, target: Target) -> Folder:
-    """Read a folder that fits a target, without its tensors, whose kinds are compared. Raises LoadError."""
-    config = config_of(path)
-    _check_target(path, config.get("target"), target)
-    for file in _tensor_files(path):
-        _mapped(file)
-    return Folder(path, config, {})
+def integers(file: Checkpoint, name: str) -> Array:
+    """Read a tensor of whole numbers, which no format of weights is. Raises LoadError."""
+    stored = file.raw(name)
+    kind = stored.format.name.upper()
+    if kind not in _INTEGERS:
+        raise LoadError(f"tensor '{name}' is {stored.format.name}, but must be whole numbers")
+    data = np.ascontiguousarray(stored.data).reshape(-1)
+    return data.view(_INTEGERS[kind]).reshape(stored.shape)
 
 
 def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]) -> None:
@@ -166,55 +108,6 @@ def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]
 def is_float(array: Array) -> bool:
     """Tell whether an array holds floating-point numbers."""
     return np.issubdtype(array.dtype, np.floating)
-
-
-def describe_target(target: Target, name: str) -> dict[str, object]:
-    """Make the `target` of a configuration, which `read` compares."""
-    shape = target.model.config
-    return {
-        "name": name,
-        "hidden_size": shape.hidden_size,
-        "num_layers": shape.num_layers,
-        "vocab_size": shape.vocab_size,
-        "tokenizer": None if target.vocabulary is None else fingerprint(target.vocabulary),
-    }
-
-
-def untrained_tokens(vocab_size: int) -> Ids | None:
-    """List the tokens of an untrained network's head (V',); None for all."""
-    return None if vocab_size <= UNTRAINED_TOKENS else np.arange(UNTRAINED_TOKENS)
-
-
-def untrained_tensors(shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Array]:
-    """Draw random matrices that keep the size of what they read, norms of ones and biases of zeros."""
-    source = np.random.default_rng(0)
-    tensors = dict[str, Array]()
-    for name, shape in shapes.items():
-        if len(shape) > 1:
-            tensors[name] = source.standard_normal(shape, np.float32) / np.float32(shape[-1] ** 0.5)
-        else:
-            tensors[name] = np.full(shape, not name.endswith("bias"), np.float32)
-    return tensors
-
-
-def token_ids(folder: Folder, name: str, vocab_size: int, ids: Array | None = None) -> Ids:
-    """Read ascending ids of tokens (V',), or check those `ids` that were made of a tensor. Raises LoadError."""
-    ids = folder.tensors[name] if ids is None else ids
-    is_right = ids.ndim == 1 and len(ids) > 0 and not is_float(ids)
-    if not is_right or ids[0] < 0 or ids[-1] >= vocab_size or bool((np.diff(ids) <= 0).any()):
-        raise LoadError(
-            f"{folder.path}: tensor '{name}' must be ascending token ids below {vocab_size}"
-        )
-    return ids.astype(np.int64)
-
-
-def temperatures(folder: Folder) -> tuple[float, ...]:
-    """Read `temperature`, by depth. Raises LoadError."""
-    values = folder.config.get("temperature", 1.0)
-    values = values if isinstance(values, list) else [values]
-    if not values or not all(isinstance(v, int | float) and 0 < v < 1000 for v in values):
-        raise LoadError(f"{folder.path}: 'temperature' must be numbers above 0, got {values!r}")
-    return tuple(map(float, values))
 
 
 def rounded(tensors: Mapping[str, Array]) -> dict[str, Array]:
@@ -236,85 +129,67 @@ def rounded(tensors: Mapping[str, Array]) -> dict[str, Array]:
     return stored
 
 
-def config_of(path: Path) -> dict[str, object]:
-    """Read the configuration. Raises LoadError."""
-    if not (path / CONFIG).is_file():
-        raise LoadError(f"{path} has no {CONFIG}: give a folder that forerun train drafter wrote")
-    return read_json(path / CONFIG)
+def describe_target(target: Target, name: str) -> dict[str, object]:
+    """Make the `target` of a configuration, which `check_target` compares."""
+    shape = target.model.config
+    return {
+        "name": name,
+        "hidden_size": shape.hidden_size,
+        "num_layers": shape.num_layers,
+        "vocab_size": shape.vocab_size,
+        "tokenizer": None if target.vocabulary is None else fingerprint(target.vocabulary),
+    }
 
 
-def _check_target(path: Path, trained: object, target: Target) -> None:
-    """Raise LoadError for another target than the network was trained for."""
+def check_target(file: Checkpoint, target: Target) -> None:
+    """Raise LoadError for another target than the network says it was trained for."""
+    trained = file.config.get("target")
     if trained is None:
         return
     if not isinstance(trained, dict):
-        raise LoadError(f"{path / CONFIG}: 'target' must be an object, got {trained!r}")
+        raise LoadError(f"'target' must be an object, got {short_repr(trained)}")
     here = describe_target(target, "")
     for key in ("tokenizer", "hidden_size", "num_layers", "vocab_size"):
         theirs, ours = trained.get(key), here[key]
         if theirs is not None and ours is not None and theirs != ours:
             raise LoadError(
-                f"{path} was trained for {trained.get('name', 'another model')}, whose {key.replace('_', ' ')} is "
+                f"it was trained for {trained.get('name', 'another model')}, whose {key.replace('_', ' ')} is "
                 f"{theirs}; this model's is {ours}: train one with forerun train drafter"
             )
 
 
-def _tensor_files(path: Path) -> list[Path]:
-    """Return the safetensors files of a folder; none if it has a file of torch instead. Raises LoadError."""
-    index = path / f"{TENSORS}.index.json"
-    if index.is_file():
-        weight_map = read_json(index).get("weight_map")
-        if not isinstance(weight_map, dict):
-            raise LoadError(f"{index} has no weight_map")
-        return [path / name for name in sorted(set(weight_map.values()))]
-    if not (path / TENSORS).is_file() and (path / TORCH_FILE).is_file():
-        return []
-    return [path / TENSORS]
+def _number(value: object) -> object:
+    """Return a value, a number where it is one as a text: Snowflake's configurations have some."""
+    is_text = isinstance(value, str) and len(value) <= _DIGITS and value.isdecimal()
+    return int(value) if is_text else value  # type: ignore[call-overload]
 
 
-def _tensors(path: Path) -> dict[str, Array]:
-    tensors = dict[str, Array]()
-    for file in _tensor_files(path):
-        tensors |= read_arrays(file)
-    return tensors or read_torch_file(path / TORCH_FILE)
+def _stored(name: str, values: Array) -> StoredTensor:
+    """Return an array as a tensor of a file."""
+    if is_float(values):
+        return stored_floats(name, values)
+    kinds = {np.dtype(dtype): kind for kind, dtype in _INTEGERS.items()}
+    kind = kinds.get(values.dtype, values.dtype.name)
+    data = np.ascontiguousarray(values).reshape(1, -1).view(np.uint8)
+    return StoredTensor(name, values.shape, WeightFormat(kind, bits=0), data)
 
 
-def _mapped(path: Path) -> dict[str, StoredTensor]:
-    """Map the tensors of a safetensors file. Raises LoadError for a kind that no network is stored as."""
-    tensors = read_tensors(path)
-    for name, stored in tensors.items():
-        if (kind := stored.format.name) not in _INTEGERS and kind not in FORMATS:
-            raise LoadError(f"{path}: tensor '{name}' is {kind}, which no network is stored as")
-    return tensors
+def _with_scales(tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+    """Join codes with their scales to matrices. Raises LoadError for scales that do not fit."""
+    joined = {name: each for name, each in tensors.items() if not name.endswith(SCALES)}
+    for name in tensors.keys() - joined.keys():
+        base = name.removesuffix(SCALES)
+        codes, scales = joined.get(base), tensors[name]
+        if codes is None or len(codes.shape) != 2 or codes.format.name != "I8":
+            raise LoadError(f"tensor '{name}' has no codes '{base}'")
+        if scales.shape != (codes.shape[0], codes.shape[1] // GROUP) or codes.shape[1] % GROUP:
+            raise LoadError(f"tensor '{name}' does not fit '{base}'")
+        joined[base] = _scaled(codes, scales)
+    return joined
 
 
-def read_arrays(path: Path) -> dict[str, Array]:
-    """Read the tensors of a safetensors file, floats as fp32. Raises LoadError."""
-    return {name: as_array(stored) for name, stored in _mapped(path).items()}
+def _scaled(codes: StoredTensor, scales: StoredTensor) -> StoredTensor:
+    def read() -> Codes:
+        return Codes(codes.data.view(np.int8), scales.dequantize())
 
-
-def as_array(stored: StoredTensor) -> Array:
-    """Read a tensor, floats as fp32."""
-    if (kind := stored.format.name) in _INTEGERS:
-        return stored.data.reshape(-1).view(_INTEGERS[kind]).reshape(stored.shape)
-    return stored.dequantize()
-
-
-def stored_tensors(path: Path) -> dict[str, StoredTensor]:
-    """Map the tensors of a folder's safetensors files. Raises LoadError."""
-    return {name: tensor for file in _tensor_files(path) for name, tensor in _mapped(file).items()}
-
-
-def _with_scales(path: Path, stored: Mapping[str, Array]) -> dict[str, Array]:
-    """Multiply codes by their scales, fp32. Raises LoadError for scales that do not fit."""
-    tensors = dict[str, Array]()
-    for name, tensor in stored.items():
-        scales = stored.get(name + SCALES)
-        if scales is not None:
-            if tensor.ndim != 2 or [*scales.shape] != [len(tensor), tensor.shape[1] // GROUP]:
-                raise LoadError(f"{path}: tensor '{name}{SCALES}' does not fit '{name}'")
-            groups = tensor.astype(np.float32).reshape(len(tensor), -1, GROUP)
-            tensor = (groups * scales[..., None]).reshape(tensor.shape)
-        if not name.endswith(SCALES):
-            tensors[name] = tensor
-    return tensors
+    return StoredTensor(codes.name, codes.shape, FORMATS["q8_0"], codes.data, read)

@@ -5,77 +5,30 @@ V' tokens of the head, D width of the target.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
-from forerun.core.arrays import Floats, Ids
-from forerun.core.errors import ConfigError, LoadError
+from forerun.core.arrays import Floats
+from forerun.core.errors import LoadError
 from forerun.core.types import Seq
 from forerun.drafters.base.contract import DrafterBytes
-from forerun.drafters.base.networks.deferred import Deferred
 from forerun.drafters.base.networks.network import LastStateNetwork
-from forerun.drafters.base.networks.weights import NetworkWeights
+from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.model import Model
+from forerun.weights.codes import Bytes
+from forerun.weights.rtn import HEAD_BITS, requantize
+from forerun.weights.stored import StoredTensor, stored_floats
 
 if TYPE_CHECKING:
     from forerun import _native
     from forerun._native import Partner
 
-TOKENS = "draft_ids"
-"""The tokens of a head (V',), beside the weights."""
-
-_HEAD = re.compile(
-    r"lm_head\.weight|head\.\d+\.weight|\d+\.\d+\.weight|markov_head\.markov_w2\.weight"
-)
-"""Of eagle3, of recurrent networks, of medusa, of dflash: rows by tokens."""
-
-Config = TypeVar("Config")
 Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
-
-
-@dataclass(frozen=True)
-class TrainedNetwork(Generic[Config]):
-    """A network as it was read: its configuration, and its tensors by the names of the configuration's `shapes`."""
-
-    config: Config
-    tensors: Mapping[str, Floats]
-    tokens: Ids | None = None
-    """The tokens of the head (V',), ascending; None for all."""
-    temperatures: tuple[float, ...] = (1.0,)
-    """By depth, the last for all below: logits are divided by it before they become probabilities."""
-
-    def cut(self, listed: Ids | None) -> Self:
-        """Keep the head's rows of the tokens on a list, ascending (VocabTrim, arXiv 2506.22694); None: of all.
-
-        A head that is the target's is taken for those tokens alone. Raises ConfigError if none is left.
-        """
-        if listed is None:
-            return self
-        known = listed if self.tokens is None else self.tokens
-        kept = np.intersect1d(known, listed)
-        if not len(kept):
-            raise ConfigError("the head knows none of the tokens that draft_vocab keeps: raise it")
-        rows = kept if self.tokens is None else np.searchsorted(known, kept)
-        cut = Deferred.of(self.tensors).changed(
-            lambda name: _HEAD.fullmatch(name) is not None, lambda head: head[rows]
-        )
-        config: Any = self.config
-        if hasattr(config, "draft_vocab_size"):
-            config = replace(config, draft_vocab_size=len(kept))
-        return replace(self, config=config, tensors=cut, tokens=kept)
-
-    def packed(self, native_name: Callable[[str], str], bits: int) -> NetworkWeights:
-        """Round the tensors, by the kernels' names, to 4, 8, 16 or 32 bits."""
-        weights = NetworkWeights.of(Deferred.of(self.tensors).renamed(native_name), bits)
-        if self.tokens is not None:
-            weights.add_ids(TOKENS, self.tokens)
-        return weights
 
 
 class NativeNetwork(LastStateNetwork, Generic[Kernels]):
@@ -87,35 +40,35 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
     def __init__(
         self,
+        options: NetworkOptions,
         model: Model,
         new_kernels: Callable[[NativeDecoder], Kernels],
-        weights: NetworkWeights,
-        *,
+        trained: TrainedNetwork[Any],
         eps: float,
-        temperatures: Sequence[float],
-        takes_head: bool,
     ) -> None:
-        """Make the kernels beside the target and hand them the weights; `takes_head`: the head is the target's."""
+        """Make the kernels beside the target, and hand them the weights: the target's head if there is none.
+
+        Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
+        nothing. `eps` is what norms add.
+        """
         if not isinstance(model, NativeDecoder):
             native.require()
             raise LoadError(
                 "a drafter with a trained network runs on the native kernels, and this model does not: "
                 "leave out --backend and --device, or take -d recycling"
             )
-        super().__init__()
+        super().__init__(options)
         self.width = model.config.hidden_size
+        takes_head = "head.0" not in trained.tensors
+        divisor = model.config.logits_divisor if takes_head else 1.0
         try:
             self.native = kernels = new_kernels(model)
-            if (tokens := weights.ids(TOKENS)) is not None:
-                kernels.set_tokens(tokens)
-            for matrix in weights.matrices():
-                kernels.set(*matrix)
-            for name, weight, bias in weights.norms():
-                kernels.set_norm(name, weight, bias, eps)
+            if trained.tokens is not None:
+                kernels.set_tokens(trained.tokens.tolist())
+            _set_weights(kernels, trained, options.bits, eps)
             if takes_head:
                 kernels.take_head()
-            divisor = model.config.logits_divisor if takes_head else 1.0
-            kernels.set_temperatures([divisor * each for each in temperatures])
+            kernels.set_temperatures([divisor * each for each in trained.temperatures])
             kernels.check()
         except ValueError as error:  # what the kernels refuse, naming the weight
             raise LoadError(str(error)) from error
@@ -152,3 +105,37 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         return _native.Partner(
             self.native, num_steps, min_doubt, self.share, rows=rows, states=states
         )
+
+
+def _set_weights(
+    kernels: _native.DraftNetwork, trained: TrainedNetwork[Any], bits: int, eps: float
+) -> None:
+    """Hand over the tensors, each read from its file and rounded before the next. Raises LoadError, ValueError."""
+    for name, stored in trained.tensors.items():
+        if name.endswith(".bias"):
+            continue
+        values = _finite(stored)
+        if values.ndim == 2:
+            kernels.set(name, *_rounded(name, values, bits))
+        else:
+            bias = trained.tensors.get(f"{name}.bias")
+            kernels.set_norm(name, values, None if bias is None else _finite(bias), eps)
+
+
+def _finite(stored: StoredTensor) -> Floats:
+    values = stored.dequantize()
+    if not bool(np.isfinite(values).all()):
+        raise LoadError(f"tensor '{stored.name}' holds values that are not finite")
+    return values
+
+
+def _rounded(name: str, values: Floats, bits: int) -> tuple[str, int, Bytes]:
+    """Return a matrix as the kernels take it: its format, its width and its rows of blocks (N, bytes a row)."""
+    num_rows, width = values.shape
+    if bits in HEAD_BITS and width % 32 == 0:
+        stored = requantize(stored_floats(name, values), bits)
+        return stored.format.name, width, np.ascontiguousarray(stored.data)
+    if bits == 16:
+        rows = np.ascontiguousarray(values.astype(np.float16)).view(np.uint8)
+        return "f16", width, rows.reshape(num_rows, -1)
+    return "f32", width, np.ascontiguousarray(values).view(np.uint8).reshape(num_rows, -1)

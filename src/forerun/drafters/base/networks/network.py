@@ -6,36 +6,32 @@ D width of the target.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from forerun.core.arrays import Floats
-from forerun.core.types import LAST_ROW, NO_FEATURES, Features, Outcome, Seq
+from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq, drafts_of
 from forerun.decoding.processors import LogitsPipeline
-from forerun.drafters.base.contract import DrafterBytes, Target
+from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.draft_head import Scores
-from forerun.drafters.base.tree_noise import SPREAD
+from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.tree_noise import SPREAD, noise_below
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
+from forerun.model.kernels import native
 
 if TYPE_CHECKING:
-    from forerun._native import Partner, Step
+    from forerun._native import Partner, Step, TextNGramModel, Trace
 
-MAX_STEPS = 16
-"""Steps of a draft."""
 TakeSteps = Callable[[int, "Sequence[Step]"], Sequence[Scores]]
 """Takes a step's number, and for each sequence that takes part its token; returns what may follow each."""
 
 
-class Network:
-    """Guesses what may follow a token. The defaults are those of one that keeps nothing of a sequence.
+class Network(Drafter):
+    """Guesses what may follow a token; drafts alone, or as one of several in a `Cascade`.
 
     Override `new_draft` where steps are passes of a model, or `partner` where they are native.
     """
 
-    features: Features = NO_FEATURES
-    """What it reads of the target's passes."""
-    kv_block_nbytes: int = 0
-    """Bytes of a block of its keys and values, where they come out of the target's memory."""
     temperature: float = 1.0
     """Logits of greedy requests are divided by it before they become probabilities."""
     spread: float = SPREAD
@@ -51,18 +47,14 @@ class Network:
     step_cost: float = 0.0
     """The bytes that a step of a model reads, as a share of a pass of the target."""
 
-    def begin(self, seq: Seq, outcome: Outcome) -> None:
-        """Start a sequence, as `Drafter.begin` does; it was ended before."""
+    def __init__(self, options: NetworkOptions) -> None:
+        """Raises LoadError without the native library, which grows the trees."""
+        native.require()
+        self.options, self.max_nodes = options, options.num_draft
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
-        """Take the rows that are committed now; `seq.tokens` already holds `outcome.emitted`."""
-
-    def end(self, seq: Seq) -> None:
-        """Forget a sequence. Harmless for an unknown one."""
-
-    def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the bytes at most for `num_seqs` sequences of `max_len` tokens."""
-        raise NotImplementedError
+    def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
+        """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
+        return grow([self], seqs, budgets, None).drafts
 
     def partner(
         self,
@@ -85,10 +77,6 @@ class Network:
             take, steps, min_doubt, self.share, self.temperature, self.knows_paths
         )
 
-    def num_unread(self, seq: Seq) -> int:
-        """Count the tokens that it has to read before it can be asked, beyond the last few."""
-        return 0
-
     def read(self, seq: Seq, most: int) -> int:
         """Read as many of these tokens at most; return how many."""
         return 0
@@ -105,12 +93,68 @@ class Network:
         raise NotImplementedError
 
 
+class Grown(NamedTuple):
+    """Drafts of some sequences, and what is learned from them once the tokens are known."""
+
+    drafts: list[Draft]
+    num_model_steps: list[int]
+    """Steps that models took, by sequence."""
+    said: list[Trace]
+    """What was said of each sequence."""
+    partners: list[Network]
+    """Who were asked, in their order there."""
+
+
+def grow(
+    networks: Sequence[Network],
+    seqs: Sequence[Seq],
+    budgets: Sequence[int],
+    ngrams: TextNGramModel | None,
+    asks_models: Sequence[bool] | None = None,
+    min_doubts: Sequence[float] = (),
+) -> Grown:
+    """Guess one tree a sequence with networks, the cheapest first, and an n-gram model of the texts.
+
+    Models among them are asked for the sequences that `asks_models` says, None for all; each from its doubt on, by
+    default that of its options.
+    """
+    from forerun import _native
+
+    most = max(network.max_nodes for network in networks)
+    num_nodes = [min(budget, most) for budget in budgets]
+    if not any(num_nodes):
+        return Grown([EMPTY_DRAFT for _ in seqs], [0] * len(seqs), [], [])
+    doubts = min_doubts or [network.options.min_doubt for network in networks]
+    partners, asked, spread = [], [], SPREAD
+    for network, min_doubt in zip(networks, doubts, strict=True):
+        takes_part = [True] * len(seqs)
+        if network.is_model and asks_models is not None:
+            takes_part = [*asks_models]
+        if any(takes_part):
+            num_steps = [network.options.num_steps * each for each in takes_part]
+            partners.append(network.partner(seqs, num_nodes, num_steps, min_doubt))
+            asked.append(network)
+            spread = network.spread
+    trees, taken, said = _native.grow(
+        partners,
+        [seq.tokens[-1] for seq in seqs],
+        num_nodes,
+        min(network.options.min_chance for network in networks),
+        ngrams,
+        [noise_below(seq, spread) for seq in seqs],
+    )
+    of_models = [steps for steps, each in zip(taken, asked, strict=True) if each.is_model]
+    num_steps = [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)
+    return Grown(drafts_of(trees), num_steps, said, asked)
+
+
 class LastStateNetwork(Network):
     """Starts from the target's last state of each sequence, a row of a pass that is not copied."""
 
     features = LAST_ROW
 
-    def __init__(self) -> None:
+    def __init__(self, options: NetworkOptions) -> None:
+        super().__init__(options)
         self.states: dict[int, tuple[Floats, int]] = {}
         """The rows of a pass (R, D), and which of them it is."""
 
@@ -119,10 +163,13 @@ class LastStateNetwork(Network):
         assert outcome.hidden is not None, "asked for by `features`"
         self.states[seq.id] = outcome.hidden[-1:].copy(), 0  # lets the other rows of the prompt go
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
-        """Keep the state of the last committed row, which predicted the target's own token."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
+        """Keep the state of each last committed row, which predicted the target's own token."""
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            self.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""

@@ -6,19 +6,18 @@ R rows, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
 from forerun.core.arrays import Floats
-from forerun.core.types import Features, Outcome, Seq
-from forerun.drafters.base.contract import DrafterBytes
+from forerun.core.types import Draft, Features, Outcome, Seq
+from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
-from forerun.drafters.base.networks.network import MAX_STEPS
-from forerun.drafters.base.networks.weights import NetworkWeights
+from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
-from forerun.model.model import Model
 
 if TYPE_CHECKING:
     from forerun import _native
@@ -32,29 +31,25 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
     def __init__(
         self,
-        model: Model,
+        options: NetworkOptions,
+        target: Target,
         new_kernels: Callable[[NativeDecoder], Kernels],
-        weights: NetworkWeights,
+        trained: TrainedNetwork[Any],
+        eps: float,
         *,
         layers: tuple[int, ...],
-        num_slots: int,
         row_nbytes: int,
-        eps: float,
-        temperatures: Sequence[float],
-        takes_head: bool,
+        slot_nbytes: int = 0,
     ) -> None:
-        """Make the kernels, with so many slots; `layers` of the target are read, a row is cached in `row_nbytes`."""
-        super().__init__(
-            model,
-            new_kernels,
-            weights,
-            eps=eps,
-            temperatures=temperatures,
-            takes_head=takes_head,
-        )
+        """Make the kernels, with a slot for each of the target's sequences.
+
+        `layers` of the target are read; a row is cached in `row_nbytes`, and a slot takes `slot_nbytes` besides.
+        """
+        super().__init__(options, target.model, new_kernels, trained, eps)
+        self._slot_nbytes = slot_nbytes
         self._row_nbytes = row_nbytes
         self.features = Features(layers=layers)
-        self._free = [*range(num_slots)]
+        self._free = [*range(target.max_num_seqs)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
         """By slot: the first token of a text, and those after its first rows, none of them missing."""
@@ -67,6 +62,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         Rows that no slot has are missing: the layers do not see them.
         """
         assert outcome.hidden is not None, "asked for by `features`"
+        self.end(seq)
         num_reused = len(seq.tokens) - 1 - len(outcome.hidden)
         # The last of these rows may have read another next token than this text's: close enough to guess with.
         rows = {
@@ -96,10 +92,13 @@ class SlotNetwork(NativeNetwork[Kernels]):
         """Begin drafts below the last token that each sequence's slot was fed."""
         return self.asked(num_steps, min_doubt, [self._slots[seq.id] for seq in seqs])
 
-    def observe(self, seq: Seq, outcome: Outcome) -> None:
+    def observe(
+        self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
+    ) -> None:
         """Feed the rows that are committed now, with the tokens that came after them."""
-        assert outcome.hidden is not None, "asked for by `features`"
-        self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
+        for seq, outcome in zip(seqs, outcomes, strict=True):
+            assert outcome.hidden is not None, "asked for by `features`"
+            self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back; its rows stay for a text that begins alike."""
@@ -108,9 +107,10 @@ class SlotNetwork(NativeNetwork[Kernels]):
             self._free.insert(0, slot)  # taken last: its text is the most likely to go on
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
-        """Count the weights, and keys and values of the rows."""
+        """Count the weights, keys and values of the rows, and what else the slots have."""
         rows = num_seqs * (max_len + MAX_STEPS)
-        return DrafterBytes(self.native.nbytes(), rows * self._row_nbytes)
+        kv, tables = rows * self._row_nbytes, num_seqs * self._slot_nbytes
+        return DrafterBytes(self.native.nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""

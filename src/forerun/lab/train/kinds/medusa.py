@@ -11,7 +11,7 @@ from torch import Tensor
 from forerun.core.arrays import Ids
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import Array
-from forerun.drafters.medusa import files
+from forerun.drafters.medusa import NETWORK
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
@@ -47,8 +47,8 @@ LEARNER = MedusaLearner
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    weights = files.read(str(folder), target)
-    config, tensors = weights.config, dict[str, Array](weights.tensors)
+    weights = NETWORK.read(str(folder), target)
+    config, tensors = weights.config, dict[str, Array](weights.by_file_names())
     for k in range(config.medusa_num_heads):
         head = f"{k}.{config.medusa_num_layers}.weight"
         if config.target_head:
@@ -57,7 +57,7 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
             rows = np.zeros((config.vocab_size, config.hidden_size), np.float32)
             rows[weights.tokens], tensors[head] = tensors[head], rows
     return {
-        "model_type": files.MODEL_TYPE,
+        "model_type": "medusa",
         "architectures": ["MedusaModel"],
         "medusa_num_heads": config.medusa_num_heads,
         "medusa_num_layers": config.medusa_num_layers,

@@ -12,8 +12,7 @@ from torch import Tensor, nn
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import Target
-from forerun.drafters.base.networks import folder as network_folder
-from forerun.drafters.base.networks.folder import Array
+from forerun.drafters.base.networks.folder import Array, open_network
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
 from forerun.lab.train.batches import TrainBatch
@@ -91,8 +90,8 @@ fitting = files.fitting
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    read = network_folder.read(folder, target)
-    config, weights, tokens = files.stored(read, target)
+    read = files.stored(open_network(str(folder)), target)
+    config, weights, tokens = read.config, dict[str, Array](read.by_file_names()), read.tokens
     is_lstm = config.cell == "lstm"
     if (map := weights.pop("emb_map.weight", None)) is not None:
         table = target.model.embed(np.arange(config.vocab_size)) @ map.T
@@ -103,8 +102,9 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
             tables = [f"emb.{i}" for i in range(1 if config.tie_weights else config.n_predict)]
             parts *= len(tables)
         weights |= {f"{n}.weight": t for n, t in zip(tables, parts, strict=True)}
-    for head, of_head in config.head_maps.items():
-        weights[head] = projected_head(target.model, None, weights.pop(of_head))
+    for head, head_map in config.head_maps.items():
+        rows = weights.pop(config.file_name(head_map))
+        weights[config.file_name(head)] = projected_head(target.model, None, rows)
     if not config.target_head and tokens is not None:
         for name in [name for name in weights if name.startswith("head.")]:
             rows = np.zeros((config.vocab_size, config.inner_dim), np.float32)

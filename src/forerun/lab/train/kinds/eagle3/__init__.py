@@ -14,7 +14,8 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, LoadError
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import Array
-from forerun.drafters.eagle3 import files
+from forerun.drafters.base.networks.trained import sizes_of
+from forerun.drafters.eagle3 import NETWORK
 from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.kinds.eagle3 import gguf
@@ -49,14 +50,10 @@ class Eagle3Learner(Learner):
         if len({*self.layers}) < 3:
             raise ConfigError(f"--kind eagle3 reads 3 layers, the target has {shape.num_layers}")
         self.depth, self.source = kind.depth, target
+        sizes = sizes_of(shape)
         self.shape = Eagle3Config(
-            vocab_size=shape.vocab_size,
+            **sizes | ({"intermediate_size": kind.inner_dim} if kind.inner_dim else {}),
             draft_vocab_size=len(ids),
-            hidden_size=shape.hidden_size,
-            intermediate_size=kind.inner_dim or shape.intermediate_size,
-            num_attention_heads=shape.num_heads,
-            num_key_value_heads=shape.num_kv_heads,
-            head_dim=shape.head_dim,
             rope_theta=shape.rope.theta,
             rms_norm_eps=shape.norm_eps,
             layers=self.layers,
@@ -146,8 +143,8 @@ LEARNER = Eagle3Learner
 
 def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str, Array]]:
     """Return configuration and tensors as other engines read them. Raises LoadError."""
-    weights = files.read(str(folder), target)
-    config, tensors = asdict(weights.config), dict[str, Array](weights.tensors)
+    weights = NETWORK.read(str(folder), target)
+    config, tensors = asdict(weights.config), dict[str, Array](weights.by_file_names())
     vocab_size, tokens = weights.config.vocab_size, weights.tokens
     if tokens is None:
         tokens = np.arange(vocab_size)
@@ -175,5 +172,5 @@ def export_gguf(folder: Path, out: Path, target: Target, of_target: Checkpoint) 
     """
     if not isinstance(of_target, GgufCheckpoint):
         raise LoadError(f"{of_target.path} is no GGUF file, whose tokenizer would be copied")
-    files.check_kind(str(folder))
-    gguf.write(out, files.read(str(folder), target), target, of_target)
+    NETWORK.check_kind(str(folder))
+    gguf.write(out, NETWORK.read(str(folder), target), target, of_target)

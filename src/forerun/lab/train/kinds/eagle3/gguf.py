@@ -15,28 +15,29 @@ from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import GROUP
-from forerun.drafters.base.networks.layered import GGUF_TOKENS
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafters.eagle3.drafting import EagleWeights
-from forerun.drafters.eagle3.gguf import ARCHITECTURE, NAMES, ROTATED
+from forerun.drafters.eagle3.files import EagleWeights
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
 
+ARCHITECTURE = "eagle3"
+
 
 def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufCheckpoint) -> None:
     """Write a file for llama.cpp, matrices in Q8_0. Raises LoadError for a network that it cannot run, and OSError."""
-    config, tensors = weights.config, dict(weights.tensors)
+    config = weights.config
     _check_supported(config)
+    tensors = {name: each.dequantize() for name, each in weights.tensors.items()}
     if config.target_head and weights.tokens is not None:
-        tensors["lm_head.weight"] = target.model.head_weights(weights.tokens)
+        tensors["head.0"] = target.model.head_weights(weights.tokens)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     writer = gguf.GGUFWriter(temporary, ARCHITECTURE)
     _add_metadata(writer, config, target, of_target)
     for name, tensor in tensors.items():
-        array = _paired(tensor, config.head_dim) if name in ROTATED else tensor
+        array = _paired(tensor, config.head_dim) if name in ("q", "k") else tensor
         values = np.ascontiguousarray(array, np.float32)
-        stored = f"{NAMES[name.removesuffix('.weight')]}.weight"
+        stored = config.file_name(name, "gguf")
         if values.ndim == 1:
             writer.add_tensor(stored, values)
         elif values.shape[1] % GROUP:
@@ -45,7 +46,7 @@ def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufChec
             blocks = quantize(values, FORMATS["q8_0"])
             writer.add_tensor(stored, blocks, raw_dtype=gguf.GGMLQuantizationType.Q8_0)
     if weights.tokens is not None:
-        writer.add_tensor(GGUF_TOKENS, weights.tokens)
+        writer.add_tensor("d2t", weights.tokens)
     try:
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
