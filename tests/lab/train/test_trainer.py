@@ -334,7 +334,7 @@ def test_a_full_disk_is_a_line_and_leaves_what_was_there(tmp_path, monkeypatch) 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
+    monkeypatch.setattr(files, "replacing", full)
     with pytest.raises(ForerunError, match="No space left"):
         done.save()
     with pytest.raises(ForerunError, match="No space left"):

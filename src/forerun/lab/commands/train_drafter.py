@@ -50,7 +50,7 @@ SHARES = ("stage2_rate", "step_weight")
     "this one first, in minutes.",
 )
 @click.option("--depth", default=3, help="Tokens of a draft to train for.")
-@click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
+@click.option("--cell", default="lstm", help="Of mlp_speculator: lstm (Arctic's) or mlp (IBM's).")
 @click.option(
     "--inner", default=0, help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
 )

@@ -7,7 +7,6 @@ lie next to it. Under `torchrun` every process takes its share of each batch's p
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -172,7 +171,6 @@ class Trainer:
         """Write the checkpoint, whole or not at all. Raises ForerunError if there is no room."""
         if rank():
             return
-        file = io.BytesIO()
         state = {
             "origin": self.origin,
             "progress": asdict(self.progress),
@@ -180,10 +178,11 @@ class Trainer:
             "best": self.best,
             "optimizer": self.optimizer.state(),
         }
-        torch.save(state, file)
-        with writing(self.folder / CHECKPOINT):
+        path = self.folder / CHECKPOINT
+        with writing(path):
             files.make_folder(self.folder)
-            files.replace(self.folder / CHECKPOINT, file.getvalue())
+            with files.replacing(path) as file:
+                torch.save(state, file)
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""
