@@ -26,6 +26,7 @@ from forerun.drafters.base.contract import Drafter
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.intake import Intake, NewGrammar
 from forerun.engine.memory import LOGIT_ROWS
+from forerun.engine.prefill import PrefillPace, shares
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import RowBudgets, Scheduler
 from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
@@ -95,6 +96,7 @@ class Engine:
         self.scheduler = Scheduler(self.cache, reuse=not drafter.features.whole_prompt)
         if cache.disk is not None and drafter.features.reads_rows:
             cache.disk.rows_left = BLOCK_ROWS  # so that it sees some states of the prompt
+        self.pace = PrefillPace(self.budgets.prefill)
         self.timers = Timers()
         self.sequences: dict[int, SequenceState] = {}
         self.watch: Watch | None = None
@@ -158,6 +160,7 @@ class Engine:
         self.timers.verify_s += verify_s
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
+        self.pace.learn(num_rows, num_read, verify_s)
         self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
         if any(step.error is not None for step in steps):
             events += self._end_failed(steps)
@@ -189,23 +192,30 @@ class Engine:
 
     def _steps(self) -> list[SequenceStep]:
         """Begin a step of every running sequence; prompts share the budget of their rows."""
-        steps, prefill, now_s = [], self.budgets.prefill, time.perf_counter()
-        running = self.scheduler.running
+        steps, reading, now_s = list[SequenceStep](), list[SequenceStep](), time.perf_counter()
+        running, from_disk = self.scheduler.running, self.budgets.prefill
         rested = [seq for seq in running if self.sequences[seq.id].rests_until_s <= now_s]
         for seq in rested or running:
             state = self.sequences[seq.id]
             if not state.has_begun:
-                prefill = max(0, prefill - self.scheduler.read_from_disk(seq, prefill))
+                from_disk = max(0, from_disk - self.scheduler.read_from_disk(seq, from_disk))
             base = self.cache.length(seq.slot)
             tokens = seq.tokens[base:]
-            if not state.has_begun:
-                if not state.grammar_is_ready():
-                    tokens = tokens[:-1]  # the last one's row says what comes first
-                tokens = tokens[:prefill]
-                prefill -= len(tokens)
+            if not state.has_begun and not state.grammar_is_ready():
+                tokens = tokens[:-1]  # the last one's row says what comes first
             if tokens:
-                steps.append(SequenceStep(seq, state, tokens, base))
-        return steps
+                step = SequenceStep(seq, state, tokens, base)
+                steps.append(step)
+                if not state.has_begun:
+                    reading.append(step)
+        if reading:
+            is_decoding = len(reading) < len(steps)
+            budget = min(from_disk, self.pace.budget(is_decoding=is_decoding))
+            for step, rows in zip(
+                reading, shares([len(step.tokens) for step in reading], budget), strict=True
+            ):
+                step.tokens = step.tokens[:rows]
+        return [step for step in steps if step.tokens]
 
     def _await_grammar(self) -> None:
         """Wait a moment where there is nothing to do before a grammar is compiled; others may submit in between."""

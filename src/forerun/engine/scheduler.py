@@ -44,7 +44,7 @@ class RowBudgets:
     """Bounds of a pass's rows, apart for prompts and for drafts: neither takes from the other."""
 
     prefill: int
-    """Rows of prompts, computed or from disk, of all sequences together: first come, first served."""
+    """Rows of prompts, computed or from disk, of all sequences together, at most (`engine.prefill` shares them)."""
     draft: int
     """Nodes of each decoding sequence's draft. Its last token has a row besides."""
 

@@ -1,0 +1,73 @@
+"""How many rows of which prompts a pass computes: a short prompt is not behind a long one, and answers keep their pace.
+
+A pass takes as long as all its rows, and whoever is in it waits for all of it. So
+
+- prompts that a pass can read whole come first, the shortest before the others (shortest remaining time first);
+- the prompt that has waited longest gets a part of every pass, so that a stream of short ones cannot starve it: as many
+  rows as the shortest has left, up to a quarter of the pass;
+- a pass that reads a prompt whole is not filled up with a longer one: that gets as many rows again, no more;
+- beside answers that are being written, the rows of prompts take about as long as the pass takes without them.
+
+No row depends on the others of its pass, so none of this changes a token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+LEAST_ROWS = 8
+"""Rows of prompts in a pass at least, if any are to be read: the kernels take as many at a time."""
+LEAST_GAP_S = 0.05
+"""Seconds that prompts may always take of a pass: so short a gap is not seen."""
+WEIGHT = 0.2
+"""Of the last pass in the means of costs."""
+
+
+def shares(remaining: Sequence[int], budget: int) -> list[int]:
+    """Share the rows of a pass among prompts, by the tokens (at least one each) that are left of them, oldest first.
+
+    >>> shares([8000], 256), shares([8000, 30], 256), shares([8000, 6000], 256)
+    ([256], [30, 30], [64, 192])
+    """
+    order = sorted(range(len(remaining)), key=remaining.__getitem__)
+    rows = [0] * len(remaining)
+    rows[0] = min(remaining[0], max(1, min(budget // 4, remaining[order[0]])), budget)
+    left, num_whole = budget - rows[0], 0
+    for i in order:
+        wanted = remaining[i] - rows[i]
+        if wanted > left or (num_whole and wanted + num_whole > budget):
+            unread = rows[0] if rows[0] < remaining[0] else 0
+            most = left if not num_whole else max(LEAST_ROWS, num_whole) - unread
+            rows[i] += max(0, min(wanted, left, most))
+            break
+        rows[i], left, num_whole = remaining[i], left - wanted, num_whole + remaining[i]
+    return rows
+
+
+class PrefillPace:
+    """Learns what rows of prompts cost, and how many of them a pass may have beside answers."""
+
+    def __init__(self, most_rows: int) -> None:
+        """`most_rows` is how many a pass may have at most, and has where nothing else runs."""
+        self.most_rows = most_rows
+        self._pass_s = self._row_s = 0.0
+        """Seconds of a pass without prompts, and of one of their rows; 0 before they are known."""
+
+    def budget(self, *, is_decoding: bool) -> int:
+        """Return how many rows of prompts the next pass may have."""
+        if not is_decoding or not self._row_s:
+            return self.most_rows
+        rows = int(max(self._pass_s, LEAST_GAP_S) / self._row_s)
+        return min(max(rows, LEAST_ROWS), self.most_rows)
+
+    def learn(self, num_rows: int, num_read: int, pass_s: float) -> None:
+        """Learn from a pass, `num_read` of whose rows were of prompts."""
+        if not num_read:
+            self._pass_s = _mean(self._pass_s, pass_s)
+        elif num_read >= LEAST_ROWS:
+            own_s = pass_s - (self._pass_s if num_read < num_rows else 0.0)
+            self._row_s = _mean(self._row_s, max(own_s, pass_s / 4) / num_read)
+
+
+def _mean(mean: float, value: float) -> float:
+    return value if not mean else mean + WEIGHT * (value - mean)
