@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun.drafters.base.contract import Drafter
 from forerun.engine.prefill import LEAST_GAP_S, LEAST_ROWS, PrefillPace, shares
 from tests.engine.harness import (
     GREEDY,
@@ -24,7 +25,8 @@ from tests.tiny import tiny_model
 
 MODEL = tiny_model(3, sharpness=3.0)
 LONG = [number * 5 % 23 for number in range(200)]
-ANSWERS = {tuple(p): a for p, a in zip(LOOPING, plain(MODEL, LOOPING, GREEDY), strict=True)}
+PROMPTS = (LONG, *LOOPING)
+ANSWERS = {tuple(p): a for p, a in zip(PROMPTS, plain(MODEL, PROMPTS, GREEDY), strict=True)}
 REMAINING = st.lists(st.integers(1, 3000), min_size=1, max_size=9)
 
 
@@ -34,7 +36,7 @@ def test_a_pass_is_filled_by_its_rule(remaining, budget):
     assert all(0 <= own <= wanted for own, wanted in zip(rows, remaining, strict=True))
     assert 0 < sum(rows) <= budget
     shortest = min(remaining)
-    assert rows[0] >= min(remaining[0], max(1, min(budget // 4, shortest)))
+    assert rows[0] >= min(budget // 4, shortest)
     whole = [own for own, wanted in zip(rows, remaining, strict=True) if own == wanted]
     if shortest <= budget - budget // 4:
         assert whole, "a short prompt is read at once"
@@ -42,13 +44,6 @@ def test_a_pass_is_filled_by_its_rule(remaining, budget):
         assert sum(rows) - sum(whole) <= max(LEAST_ROWS, sum(whole))
     else:
         assert sum(rows) == budget
-    left = [wanted - own for own, wanted in zip(rows, remaining, strict=True)]
-    read = [wanted for wanted, own in zip(left, rows, strict=True) if own]
-    unread = [
-        wanted for i, (wanted, own) in enumerate(zip(left, rows, strict=True)) if i and not own
-    ]
-    assert not unread or min(unread) >= min(remaining[i] for i, own in enumerate(rows) if own)
-    assert read
 
 
 @given(st.integers(1, 40), st.integers(8, 256))
@@ -79,15 +74,14 @@ def test_a_short_prompt_is_not_behind_a_long_one():
 @pytest.mark.parametrize("arrival", range(0, 24, 3))
 def test_tokens_stay_whenever_another_prompt_comes(arrival):
     engine = engine_for(MODEL, Scripted(ANSWERS, lambda step: step % 5), prefill_chunk=16)
-    runs = [engine.add(LONG, replace(GREEDY, max_tokens=8)), engine.add(LOOPING[0], GREEDY)]
+    runs = [engine.add(LONG, GREEDY), engine.add(LOOPING[0], GREEDY)]
     for step in itertools.count():
         if step == arrival:
             runs.append(engine.add(LOOPING[1], GREEDY))
         if step >= arrival and not engine.has_work:
             break
         engine.step()
-    assert [run.seq.generated for run in runs[1:]] == [ANSWERS[tuple(p)] for p in LOOPING[:2]]
-    assert runs[0].seq.generated == plain(MODEL, [LONG], replace(GREEDY, max_tokens=8))[0]
+    assert [run.seq.generated for run in runs] == [ANSWERS[tuple(p)] for p in PROMPTS[:3]]
     assert engine.stats.accepted > 0
     assert engine.stats.rejected > 0
 
@@ -96,7 +90,7 @@ def test_answers_keep_their_pace_beside_a_prompt():
     """A plain pass takes 1.1 s here and a row 0.1 s more: eleven rows of a prompt double it."""
     clock = Clock()
     engine = timed_engine(
-        MODEL, None, clock, row_s=0.1, draft_s=0.0, controller=False, prefill_chunk=64
+        MODEL, Drafter(), clock, row_s=0.1, draft_s=0.0, controller=False, prefill_chunk=64
     )
     complete(engine, LOOPING[:1], GREEDY)
     run = engine.add(LOOPING[0], replace(GREEDY, max_tokens=40))
@@ -116,7 +110,7 @@ def test_the_pace_follows_what_rows_cost():
     pace = PrefillPace(256)
     assert pace.budget(is_decoding=True) == 256, "nothing is known"
     for _ in range(30):
-        pace.learn(1, 0, 0.2)
+        pace.pass_s = 0.2
         pace.learn(257, 256, 0.2 + 256 * 0.01)
     assert pace.budget(is_decoding=False) == 256
     assert pace.budget(is_decoding=True) == pytest.approx(20, abs=1)
@@ -125,6 +119,6 @@ def test_the_pace_follows_what_rows_cost():
     assert pace.budget(is_decoding=True) == pytest.approx(10, abs=1)
     quick = PrefillPace(256)
     for _ in range(30):
-        quick.learn(1, 0, 0.004)
+        quick.pass_s = 0.004
         quick.learn(256, 256, 256 * 0.0004)
     assert quick.budget(is_decoding=True) == pytest.approx(LEAST_GAP_S / 0.0004, abs=2)

@@ -139,8 +139,7 @@ class Engine:
             return self._end_failed(steps)
         num_rows = batch.num_rows
         num_read = sum(len(step.tokens) for step in ready if not step.state.has_begun)
-        layers = self.proposer.drafter.features.layers
-        hidden = self.model.forward(batch, self.cache, layers)
+        hidden = self.model.forward(batch, self.cache, self.proposer.drafter.features.layers)
         self._verify(ready, hidden)
         for step in ready:  # the other scratch rows may be overwritten
             n = len(step.tokens)
@@ -160,7 +159,10 @@ class Engine:
         self.timers.verify_s += verify_s
         if num_read and self.cache.disk is not None:
             self.cache.disk.store.learn(num_rows, verify_s)
-        self.pace.learn(num_rows, num_read, verify_s)
+        if num_read:
+            self.pace.learn(num_rows, num_read, verify_s)
+        else:
+            self.pace.pass_s = verify_s
         self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
         if any(step.error is not None for step in steps):
             events += self._end_failed(steps)

@@ -20,7 +20,7 @@ LEAST_ROWS = 8
 LEAST_GAP_S = 0.05
 """Seconds that prompts may always take of a pass: so short a gap is not seen."""
 WEIGHT = 0.2
-"""Of the last pass in the means of costs."""
+"""Of the last pass in the mean of what a row costs."""
 
 
 def shares(remaining: Sequence[int], budget: int) -> list[int]:
@@ -31,7 +31,7 @@ def shares(remaining: Sequence[int], budget: int) -> list[int]:
     """
     order = sorted(range(len(remaining)), key=remaining.__getitem__)
     rows = [0] * len(remaining)
-    rows[0] = min(remaining[0], max(1, min(budget // 4, remaining[order[0]])), budget)
+    rows[0] = min(budget // 4, remaining[order[0]])
     left, num_whole = budget - rows[0], 0
     for i in order:
         wanted = remaining[i] - rows[i]
@@ -50,24 +50,21 @@ class PrefillPace:
     def __init__(self, most_rows: int) -> None:
         """`most_rows` is how many a pass may have at most, and has where nothing else runs."""
         self.most_rows = most_rows
-        self._pass_s = self._row_s = 0.0
-        """Seconds of a pass without prompts, and of one of their rows; 0 before they are known."""
+        self.pass_s = 0.0
+        """Seconds of the last pass without prompts; 0 before there was one."""
+        self._row_s = 0.0
+        """Seconds of a prompt's row; 0 before it is known."""
 
     def budget(self, *, is_decoding: bool) -> int:
         """Return how many rows of prompts the next pass may have."""
         if not is_decoding or not self._row_s:
             return self.most_rows
-        rows = int(max(self._pass_s, LEAST_GAP_S) / self._row_s)
+        rows = int(max(self.pass_s, LEAST_GAP_S) / self._row_s)
         return min(max(rows, LEAST_ROWS), self.most_rows)
 
     def learn(self, num_rows: int, num_read: int, pass_s: float) -> None:
-        """Learn from a pass, `num_read` of whose rows were of prompts."""
-        if not num_read:
-            self._pass_s = _mean(self._pass_s, pass_s)
-        elif num_read >= LEAST_ROWS:
-            own_s = pass_s - (self._pass_s if num_read < num_rows else 0.0)
-            self._row_s = _mean(self._row_s, max(own_s, pass_s / 4) / num_read)
-
-
-def _mean(mean: float, value: float) -> float:
-    return value if not mean else mean + WEIGHT * (value - mean)
+        """Learn from a pass of so many seconds, `num_read` of whose rows were of prompts."""
+        if num_read >= LEAST_ROWS:
+            own_s = pass_s - (self.pass_s if num_read < num_rows else 0.0)
+            row_s = max(own_s, pass_s / 4) / num_read
+            self._row_s += (WEIGHT if self._row_s else 1.0) * (row_s - self._row_s)
