@@ -1,6 +1,6 @@
 """How many rows of which prompts a pass computes: a short prompt is not behind a long one, and answers keep their pace.
 
-A pass takes as long as all its rows, and whoever is in it waits for all of it. So
+A pass takes as long as all its rows, and every sequence in it waits for all of them. So
 
 - prompts that a pass can read whole come first, the shortest before the others (shortest remaining time first);
 - the prompt that has waited longest gets a part of every pass, so that a stream of short ones cannot starve it: as many
