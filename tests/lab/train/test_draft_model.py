@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -124,3 +125,12 @@ def test_what_a_step_costs_is_measured() -> None:
 
 def test_memory_bound_speed_up() -> None:
     assert trim.mbsu(2.0, 0.1, 5) == pytest.approx(2 / 1.5)
+
+
+def test_a_step_costs_what_it_reads_of_a_passes_bytes() -> None:
+    """A draft in an eighth of the bits reads an eighth; of a cut head less."""
+    target = tiny_model(1)
+    rounded = SimpleNamespace(config=target.config, nbytes=lambda: target.nbytes() / 8)
+    whole = trim.cost_by_bytes(target, target, None)
+    assert trim.cost_by_bytes(rounded, target, None) == pytest.approx(whole / 8)
+    assert trim.cost_by_bytes(target, target, 8) < whole <= 1

@@ -31,7 +31,7 @@ from forerun.llm import LLM
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
-from forerun.model.model import Model, pass_nbytes
+from forerun.model.model import Model
 from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 
@@ -211,10 +211,9 @@ class DraftModelLearner(Learner):
     def figures(self, llm: LLM, folder: Path, ids: Ids, tau: float) -> dict[str, object]:
         """Measure the cost of a step."""
         from forerun.drafters.draft_model import Options, load
-        from forerun.model.loader import step_nbytes
 
         small = load(Options(model=str(folder / MODEL), quant=QUANT), llm.target())
-        by_bytes = step_nbytes(small.config, small.nbytes(), len(ids)) / pass_nbytes(llm.model)
+        by_bytes = trim.cost_by_bytes(small, llm.model, len(ids))
         return {
             "cost": self.shape.cost,
             "cost_bytes": by_bytes,

@@ -32,7 +32,7 @@ from forerun.lab.store import Store
 from forerun.lab.train.answers import answers_in, default_path
 from forerun.llm import LLM
 from forerun.model.config import ModelConfig
-from forerun.model.model import Model
+from forerun.model.model import Model, pass_nbytes
 from forerun.model.shapes import flops_per_token
 from forerun.system.files import read_text
 
@@ -71,6 +71,13 @@ def cost(draft: ModelConfig, target: ModelConfig, size: int | None) -> float:
     """Return what a step of the draft reads, its head cut to `size` tokens, as a share of a pass of the target."""
     saved = 0 if size is None else 2 * draft.hidden_size * (draft.vocab_size - size)
     return (flops_per_token(draft) - saved) / flops_per_token(target)
+
+
+def cost_by_bytes(draft: Model, target: Model, size: int | None) -> float:
+    """Return the same of models that are loaded, by bytes: either may be rounded."""
+    from forerun.model.loader import step_nbytes
+
+    return step_nbytes(draft.config, draft.nbytes(), size) / pass_nbytes(target)
 
 
 def mbsu(tau: float, cost: float, num_draft: int) -> float:
@@ -163,7 +170,7 @@ def measure(
     figures = []
     for (size, tokens), row in zip(heads.items(), rows.values(), strict=True):
         known = {"size": size, "coverage": coverage(counts, tokens), "tau": row["tau"]}
-        known["mbsu"] = mbsu(row["tau"], cost(draft.config, llm.model.config, size), num_draft)
+        known["mbsu"] = mbsu(row["tau"], cost_by_bytes(draft, llm.model, size), num_draft)
         drafted_ms = row["draft_ms"] / max(1, row["drafted"])
         known |= {"tok_s": row["tok_s"], "gain": row["speedup"], "draft_ms": drafted_ms}
         figures.append(known)
