@@ -182,7 +182,6 @@ class Trainer:
         }
         torch.save(state, file)
         with writing(self.folder / CHECKPOINT):
-            files.make_folder(self.folder)
             files.replace(self.folder / CHECKPOINT, file.getvalue())
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
