@@ -57,7 +57,7 @@ class Decoder {
 
     // What passes start from, (R, D): rows of the embedding, without positions.
     void embed(std::span<const std::int64_t> ids, float* rows);
-    // The same of one token, (D,), for who has a turn.
+    // The embedding (D,) of one token; the caller holds a `PassLock`.
     void embed_row(std::int64_t id, float* x) const;
     // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
     // asked layers, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
