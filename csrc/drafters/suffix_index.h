@@ -1,4 +1,4 @@
-// The suffix index: drafters/base/ngram/suffix_index.py explains it and is its reference.
+// The suffix index: tests/oracles/suffix_index.py explains it and is its reference.
 
 #pragma once
 

@@ -30,14 +30,13 @@ from forerun.core.pickling import OfOneProcess
 from forerun.drafters.base.contract import Drafter, LoadedModel, Target
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import metrics, request_batch, vectors
-from forerun.engine.answers import parsed
 from forerun.engine.engine import Engine
 from forerun.engine.loaded import Loaded
 from forerun.engine.lock import EngineLock
 from forerun.engine.loop import EngineLoop, Request, Sink
 from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
-from forerun.engine.outputs import RequestOutput
+from forerun.engine.outputs import RequestOutput, parsed
 from forerun.engine.planner import Planner, max_len_of, workload_of
 from forerun.engine.vectors import EmbeddingRequestOutput
 from forerun.hub.names import resolve

@@ -30,12 +30,10 @@ from forerun.engine.prefill import PrefillPace, shares
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import RowBudgets, Scheduler
 from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
-from forerun.engine.speedup_model import attention_cost
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
-from forerun.model.model import Hidden, Model, pass_nbytes
-from forerun.model.shapes import attention_flops
+from forerun.model.model import Hidden, Model, attention_cost
 
 MOMENT_S = 0.01
 
@@ -345,11 +343,6 @@ def _groups(steps: Sequence[SequenceStep], most: int) -> Iterator[list[SequenceS
 
 
 def _attention_cost(model: Model) -> Callable[[int], float]:
-    """Return what a row's attention costs above a context, in plain passes, as far as arithmetic tells."""
-    nbytes = pass_nbytes(model)
-
-    @cache
-    def above(num_blocks: int) -> float:
-        return attention_cost(attention_flops(model.config, num_blocks * BLOCK_ROWS), nbytes)
-
-    return lambda context: above(context // BLOCK_ROWS)
+    """Return what a row's attention costs above the whole blocks of a context, each computed once."""
+    above = cache(attention_cost(model))
+    return lambda context: above(context - context % BLOCK_ROWS)

@@ -26,15 +26,13 @@ from forerun.engine.memory import (
     ModelNumbers,
     Workload,
 )
-from forerun.engine.speedup_model import attention_cost
 from forerun.hub.names import resolve
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.int4 import fits_int4
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
 from forerun.model.loader import blank_model
-from forerun.model.model import Model, pass_nbytes
-from forerun.model.shapes import attention_flops
+from forerun.model.model import Model
 from forerun.system.device import num_threads, process_nbytes
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.base import Checkpoint
@@ -201,10 +199,6 @@ class Planner:
     def plan(self) -> MemoryPlan:
         """Return the plan of all that is asked for, whatever it takes."""
         return memory.plan(self.numbers, self.drafters[0], self.workload)
-
-    def attention(self, context: int) -> float:
-        """Return what a row's attention above a context costs, over a pass above none, as the controller expects it."""
-        return attention_cost(attention_flops(self.model.config, context), pass_nbytes(self.model))
 
     def smallest(self) -> MemoryPlan:
         """Return the plan with the fewest bytes that works."""

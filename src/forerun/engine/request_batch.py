@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.params import SamplingParams
@@ -13,6 +12,8 @@ from forerun.engine.loop import Request
 from forerun.text.prompt import Encoded
 
 Submit = Callable[[Encoded, SamplingParams], Request]
+MANY = 16
+"""Prompts from which on progress is shown in a terminal, by default."""
 
 
 def run(
@@ -28,10 +29,7 @@ def run(
     try:
         for prompt, own in zip(prompts, params, strict=True):
             requests.append(submit(prompt, own))
-        with _bar(len(requests), use_tqdm) as advance:
-            for request in requests:
-                request.wait()
-                advance()
+        _wait(requests, use_tqdm)
     finally:
         for request in requests:
             request.cancel()
@@ -56,31 +54,19 @@ def _one_each(
     return sampling_params
 
 
-MANY = 16
-"""Prompts from which on progress is shown in a terminal, by default."""
-_EACH_S = 0.2
-
-
-@contextmanager
-def _bar(total: int, is_shown: bool | None) -> Iterator[Callable[[], None]]:
-    """Show progress on stderr: one line that is written over, of which a saved notebook has the last state."""
+def _wait(requests: Sequence[Request], is_shown: bool | None) -> None:
+    """Wait for all, and show on stderr how many have ended: one line, which is written over."""
+    total, start_s = len(requests), time.monotonic()
     is_shown = total >= MANY and _is_watched() if is_shown is None else is_shown
-    count, start_s, shown_s = 0, time.monotonic(), 0.0
-
-    def advance() -> None:
-        nonlocal count, shown_s
-        count += 1
-        now_s = time.monotonic()
-        if is_shown and (count == total or now_s - shown_s >= _EACH_S):
-            shown_s, rate = now_s, count / max(now_s - start_s, 1e-9)
-            left = f", {(total - count) / rate:.0f} s left" if count < total else ""
-            sys.stderr.write(f"\ranswered {count} of {total} ({rate:.1f}/s{left})  ")
-            sys.stderr.flush()
-
     try:
-        yield advance
+        for count, request in enumerate(requests, 1):
+            request.wait()
+            if is_shown:
+                rate = count / max(time.monotonic() - start_s, 1e-9)
+                sys.stderr.write(f"\ranswered {count} of {total} ({rate:.1f}/s)  ")
+                sys.stderr.flush()
     finally:
-        if is_shown and count:
+        if is_shown:
             sys.stderr.write("\n")
 
 

@@ -19,9 +19,11 @@ from forerun.core.types import TopK
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
-from forerun.model.shapes import row_share
+from forerun.model.shapes import attention_flops, row_share
 from forerun.system.device import num_cores
 
+FLOPS_A_BYTE = 6
+"""Operations of attention in the time that a byte of weights takes, where nothing is measured yet."""
 PROJECTED_ROWS = 1024
 """Rows of the head that are projected together."""
 
@@ -130,6 +132,12 @@ class Model(Protocol):
 def pass_nbytes(model: Model) -> int:
     """Return about how many bytes of weights a pass of one row reads: of experts those that the row chooses."""
     return round(model.nbytes() * row_share(model.config))
+
+
+def attention_cost(model: Model) -> Callable[[int], float]:
+    """Return what a row's attention costs above a context, in passes of one row above none, by arithmetic."""
+    nbytes = pass_nbytes(model)
+    return lambda context: attention_flops(model.config, context) / (FLOPS_A_BYTE * nbytes)
 
 
 def projected_head(model: Model, tokens: Ids | None, right: Floats) -> Floats:

@@ -21,8 +21,7 @@ from forerun.compat.keywords import Keywords
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event
-from forerun.engine.answers import parsed
-from forerun.engine.outputs import RequestOutput
+from forerun.engine.outputs import RequestOutput, parsed
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, StreamEvent
 from forerun.server.worker import Worker

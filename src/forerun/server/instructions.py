@@ -65,7 +65,6 @@ class LastSeen:
 
     def _write(self, name: str, body: bytes) -> None:
         try:
-            files.make_folder(folder())
             files.replace(folder() / f"{name}.json", body)
             clear(but=NAMES)
         except OSError as error:
@@ -74,11 +73,8 @@ class LastSeen:
 
 def clear(but: int = 0) -> int:
     """Delete what clients have sent, but for the newest of them; return the bytes that were freed. Raises OSError."""
-    freed, found = 0, [*files.regular(folder().glob("*.json"))]
-    for path, stat in sorted(found, key=lambda each: -each[1].st_mtime_ns)[but:]:
-        path.unlink(missing_ok=True)
-        freed += stat.st_size
-    return freed
+    found = sorted(files.regular(folder().glob("*.json")), key=lambda each: -each[1].st_mtime_ns)
+    return files.delete(path for path, _ in found[but:])
 
 
 def folder() -> Path:

@@ -20,7 +20,10 @@ PRIVATE, PUBLIC = 0o600, 0o644
 
 
 def replace(path: Path, *parts: bytes | memoryview, mode: int = PRIVATE) -> None:
-    """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError."""
+    """Write a file in the place of what is there: who reads sees the old one or all of the new. Raises OSError.
+
+    A folder that is not there is made, for its owner alone.
+    """
     with replacing(path, mode) as file:
         for part in parts:
             file.write(part)
@@ -31,6 +34,7 @@ def replacing(path: Path, mode: int = PRIVATE) -> Iterator[IO[bytes]]:
     """Open a file to write, which takes the place of what is there when the block ends well. Raises OSError."""
     from tempfile import NamedTemporaryFile  # which takes 6 ms to import
 
+    make_folder(path.parent)
     with NamedTemporaryFile(dir=path.parent, prefix=f".{path.name}.", delete=False) as file:
         try:
             yield file
@@ -69,6 +73,15 @@ def regular(paths: Iterable[Path]) -> Iterator[tuple[Path, os.stat_result]]:
             state = path.stat()
             if stat.S_ISREG(state.st_mode):
                 yield path, state
+
+
+def delete(paths: Iterable[Path]) -> int:
+    """Delete the files among some paths; return the bytes that were freed. Raises OSError."""
+    freed = 0
+    for path, state in regular(paths):
+        path.unlink(missing_ok=True)
+        freed += state.st_size
+    return freed
 
 
 def open_to_read(path: Path) -> BufferedReader:

@@ -12,8 +12,8 @@ pytest.importorskip("torch")
 import safetensors.torch
 import torch
 
-from forerun.engine.speedup_model import FLOPS_A_BYTE
 from forerun.model.loader import load_model
+from forerun.model.model import FLOPS_A_BYTE
 from forerun.model.shapes import attention_flops
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import the_json

@@ -13,11 +13,11 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import LoadError
 from forerun.drafters.base.find import method_of
 from forerun.engine.planner import Planner
-from forerun.engine.speedup_model import wide_pass
 from forerun.hub.published import for_model
 from forerun.model.backends import native as native_backend
 from forerun.model.config import ModelConfig
 from forerun.model.loader import choose_backend, device_of
+from forerun.model.model import attention_cost
 from forerun.system.device import available_nbytes, num_cores
 from forerun.text.parsing.forms import form_of
 from forerun.text.tokenizer import Tokenizer
@@ -63,10 +63,13 @@ def document(model: str, quant: str) -> dict[str, Any]:
 
 
 def long_context(planner: Planner) -> dict[str, Any]:
-    """Say what passes cost above a long context, in passes of one row above none, by arithmetic."""
+    """Say what passes cost above a long context, in passes of one row above none, by arithmetic.
+
+    `v` is the cost of a wide pass over that of one row: a lower bound, as the matrices count as one row's.
+    """
     context = min(LONG, planner.model.config.max_position)
-    attention = planner.attention(context)
-    v = wide_pass(WIDE, attention)
+    attention = attention_cost(planner.model)(context)
+    v = (1 + WIDE * attention) / (1 + attention)
     return {"context": context, "rows": WIDE, "attention": round(attention, 4), "v": round(v, 2)}
 
 

@@ -73,7 +73,6 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     from forerun.cli import console
     from forerun.drafters.base.vocabulary import vocabulary_difference
     from forerun.drafters.draft_model import trimmed
-    from forerun.engine.speedup_model import break_even
     from forerun.hub.names import resolve
     from forerun.model.loader import read_config, step_nbytes, weights_nbytes
     from forerun.weights.checkpoint import open_checkpoint
@@ -88,7 +87,7 @@ def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: 
     vocabularies = [checkpoint.tokenizer() for checkpoint in pair]
     difference = vocabulary_difference(*vocabularies)
     cost = sizes[1] / sizes[0]
-    needed = {num_draft: break_even(num_draft, cost) for num_draft in NUM_DRAFTS}
+    needed = {num_draft: _break_even(num_draft, cost) for num_draft in NUM_DRAFTS}
     document = {
         "model": target,
         "draft": draft,
@@ -132,3 +131,22 @@ def _report(document: dict[str, Any]) -> None:
         ("verdict", Text("fits", "green") if fits else Text("does not fit", "red")),
     ]
     tables.report().print(tables.table(("", ""), lines, num_left=2))
+
+
+def _break_even(num_draft: int, cost: float) -> float | None:
+    """Return how often guesses must be right for `num_draft` tokens a step to be faster than plain decoding.
+
+    `cost` is one draft step over one target pass. None if not even perfect guesses are faster. Source: Leviathan et
+    al. (arXiv 2211.17192), theorem 3.8.
+    """
+
+    def speedup(acceptance: float) -> float:
+        return sum(acceptance**i for i in range(num_draft + 1)) / (num_draft * cost + 1)
+
+    if speedup(1.0) <= 1:
+        return None
+    low, high = 0.0, 1.0
+    for _ in range(40):
+        middle = (low + high) / 2
+        low, high = (low, middle) if speedup(middle) > 1 else (middle, high)
+    return high

@@ -69,7 +69,6 @@ def frequent_tokens(encode: Encode, vocabulary: str) -> Ids:
         counts = np.bincount(np.concatenate([tokens for _, tokens in texts(encode)]))
     ranked: Ids = np.argsort(-counts, kind="stable")[: np.count_nonzero(counts)]
     try:
-        files.make_folder(path.parent)
         files.replace(path, ranked.tobytes())
     except OSError as error:
         _log.info("the list of frequent tokens is not kept: %s", error)

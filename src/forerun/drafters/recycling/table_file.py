@@ -149,7 +149,6 @@ def save(path: Path, table: PackedTable, *, model: str, vocabulary: str) -> None
         nbytes=len(data),
         checksum=zlib.crc32(data, zlib.crc32(offsets)),
     )
-    files.make_folder(path.parent)
     files.replace(path, _head(header), offsets, data)
 
 

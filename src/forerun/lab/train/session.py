@@ -240,7 +240,6 @@ def write_record(
     folder: Path, record: Mapping[str, object], history: Sequence[Mapping[str, float]]
 ) -> None:
     """Write how it was made, and a line a step, whose columns that a step has not are empty. Raises OSError."""
-    files.make_folder(folder)
     columns = list(dict.fromkeys(name for line in history for name in line))
     rows = [",".join(columns)]
     for line in history:

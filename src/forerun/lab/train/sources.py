@@ -55,7 +55,6 @@ def note(answers: Path, source: Source) -> None:
     text = json.dumps([asdict(each) for each in known.values()], indent=2) + "\n"
     path = path_of(answers)
     with writing(path):
-        files.make_folder(path.parent)
         files.replace(path, text.encode())
 
 

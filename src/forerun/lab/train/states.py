@@ -122,7 +122,6 @@ class StateReader:
         if self._nbytes + len(data) > self.max_nbytes:
             return
         try:
-            files.make_folder(self.folder)
             files.replace(path, data)
         except OSError:  # the disk is full: what is there serves, the rest is computed again
             self.max_nbytes = 0

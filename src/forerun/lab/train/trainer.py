@@ -179,10 +179,8 @@ class Trainer:
             "optimizer": self.optimizer.state(),
         }
         path = self.folder / CHECKPOINT
-        with writing(path):
-            files.make_folder(self.folder)
-            with files.replacing(path) as file:
-                torch.save(state, file)
+        with writing(path), files.replacing(path) as file:
+            torch.save(state, file)
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""

@@ -67,7 +67,6 @@ def install(llm: LLM, folder: Path) -> Path:
     own = own_folder(llm)
     new = folder.with_name(f"{folder.name}.new")  # drafters do not look there
     with writing(own):
-        files.make_folder(new)
         for name in (RECORD, TENSORS, CONFIG):
             files.replace(new / name, (folder / name).read_bytes())
         remove(llm)

@@ -120,9 +120,7 @@ class PromptFolder:
         """Delete all that is stored, and nothing else; return the bytes that were freed. Raises OSError."""
         freed = 0
         for folder in self._folders():
-            for entry in self.entries(folder):
-                entry.path.unlink(missing_ok=True)
-                freed += entry.nbytes
+            freed += files.delete(entry.path for entry in self.entries(folder))
             for about in folder.glob(f"*{_ABOUT}*"):
                 about.unlink(missing_ok=True)
             with suppress(OSError):  # a process writes into it

@@ -99,7 +99,6 @@ def write(path: Path, config: Mapping[str, object], tensors: Mapping[str, Array]
 
     Raises OSError.
     """
-    files.make_folder(path)
     stored = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
     files.replace(path / TENSORS, safetensors.numpy.save(stored, {"format": "pt"}))
     files.replace(path / CONFIG, json.dumps(config, indent=2).encode() + b"\n")

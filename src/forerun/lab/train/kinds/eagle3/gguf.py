@@ -1,4 +1,4 @@
-"""Write an EAGLE-3 network as a GGUF file that llama.cpp runs; `drafters/eagle3/gguf.py` has the layout.
+"""Write an EAGLE-3 network as a GGUF file that llama.cpp runs; `drafters/eagle3/files.py` has the layout.
 
 What llama.cpp has no place for is refused: norms of each state and of what is fed back (EAGLE-3.1), and of q and k.
 """
