@@ -10,12 +10,13 @@ import json
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from forerun.core.errors import LoadError
-from forerun.hub import published
 from forerun.hub.hugging_face import HubName
-from forerun.weights.identity import Identity, plain
+
+if TYPE_CHECKING:
+    from forerun.weights.identity import Identity
 
 _FIELDS = ("names", "model", "file", "gb", "licence", "page")
 _BESIDE_NBYTES = 1_000_000_000
@@ -57,12 +58,16 @@ class ShortName:
 
     def identity(self) -> Identity:
         """Return the model's own name, by which drafters are found."""
+        from forerun.weights.identity import Identity, plain  # late, as its package takes a while
+
         return Identity((plain(self.hub_name.repo),))
 
     def drafter(self) -> str:
         """Say what drafts for it: what ships, what is published and can be fetched, or `recycling`."""
         if self.ships is not None:
             return "mlp_speculator, ships"
+        from forerun.hub import published
+
         found = published.for_model(self.identity())
         return f"{found[0].kind}, published" if found else "recycling"
 
@@ -98,7 +103,8 @@ def _by_name() -> dict[str, ShortName]:
     found: dict[str, ShortName] = {}
     for row in table():
         dashed = [name.replace(":", "-") for name in row.names]
-        for name in (*row.names, *dashed, *row.identity().names):
+        repository = row.hub_name.repo.rpartition("/")[2].lower().removesuffix("-gguf")
+        for name in (*row.names, *dashed, repository):
             found.setdefault(name, row)
     return found
 
