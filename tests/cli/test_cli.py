@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from forerun.cli.help import next_steps
 from tests.cli.helpers import FEW, the_json
 from tests.mutants import accepting_everything
 
@@ -177,3 +178,26 @@ def test_the_headings_of_a_narrow_table_stay_whole(shell, columns):
     heading, *lines = out.splitlines()
     assert heading.split() == ["model", "here", "size", "licence"]
     assert max(map(len, map(str.rstrip, lines))) <= columns
+
+
+def test_without_a_command_it_says_what_to_try_next(shell) -> None:
+    code, out, _ = shell("forerun")
+    lines = out.splitlines()[-3:]
+    assert code == 0
+    assert [line.split()[:2] for line in lines] == [
+        ["forerun", word] for word in ("chat", "chat", "serve")
+    ]
+    assert max(map(len, lines)) <= 60
+
+
+def test_commands_to_try_can_be_typed_where_path_lacks_forerun(monkeypatch, tmp_path) -> None:
+    monkeypatch.setattr("sys.argv", [str(tmp_path / ".venv/bin/forerun")])
+    monkeypatch.setattr("shutil.which", lambda name: None)
+    monkeypatch.chdir(tmp_path)
+    assert next_steps().startswith(".venv/bin/forerun chat ")
+
+
+def test_help_of_serve_begins_with_model_host_and_port(shell) -> None:
+    out = shell("forerun serve --help")[1].partition("Arguments:")[2]
+    first = [line.split()[0] for line in out.splitlines() if line.lstrip().startswith(("M", "--"))]
+    assert first[:3] == ["MODEL...", "--host", "--port"]

@@ -115,7 +115,7 @@ def test_an_unknown_name_gets_the_known_ones() -> None:
         names.resolve("smollm2-135-instruct")
 
 
-@pytest.mark.parametrize("name", ["llama3.2", "llama3.2:3b", "qwen2.5:0.5b", "gemma3", "Q"])
+@pytest.mark.parametrize("name", ["wizard-vicuna", "command-r", "Q"])
 def test_a_name_of_elsewhere_is_told_how_models_are_named(name: str) -> None:
     with pytest.raises(LoadError, match=r"ORG/NAME.*Hugging Face Hub.*choosing-a-model") as caught:
         names.check_name(name)
@@ -125,7 +125,7 @@ def test_a_name_of_elsewhere_is_told_how_models_are_named(name: str) -> None:
 
 def test_the_only_name_that_begins_so_is_suggested() -> None:
     with pytest.raises(LoadError, match=f"did you mean '{names.DEFAULT_MODEL}'"):
-        names.resolve("smollm2")
+        names.resolve("smollm2-135m-i")
 
 
 @pytest.mark.parametrize("name", ["", " "])

@@ -5,6 +5,9 @@ A page shows one name of an option first; its further names, such as those of ot
 
 from __future__ import annotations
 
+import os
+import shutil
+import sys
 import typing
 from collections.abc import Iterable
 from typing import Any, Literal, NamedTuple
@@ -15,6 +18,8 @@ from forerun.core import options
 
 MAX_WIDTH, NARROW = 100, 70
 """Columns of a help page: at most, and below which names take less room than they need."""
+_FIRST = ("Arguments", "Address", "Options")
+"""Groups that a page begins with."""
 _TYPES: dict[object, str] = {int: "INTEGER", float: "FLOAT"}
 
 
@@ -108,7 +113,7 @@ def entries(command: click.Command, ctx: click.Context) -> list[HelpEntry]:
         if not getattr(each, "hidden", False)
         and (not isinstance(each, FieldOption) or each.is_first)
     ]
-    groups = [*dict.fromkeys(("Arguments", "Options", *(entry.group for entry in result)))]
+    groups = [*dict.fromkeys((*_FIRST, *(entry.group for entry in result)))]
     return sorted(result, key=lambda entry: groups.index(entry.group))
 
 
@@ -140,3 +145,17 @@ def write(entries: Iterable[HelpEntry], formatter: click.HelpFormatter) -> None:
     for group, rows in groups.items():
         with formatter.section(group):
             formatter.write_dl(rows, col_max=26 if formatter.width > NARROW else 4)
+
+
+def next_steps() -> str:
+    """Say what to try next: three lines whose commands can be typed as they stand, also where PATH lacks forerun."""
+    program = "forerun"
+    if shutil.which(program) is None and os.path.basename(sys.argv[0]) == program:
+        program = os.path.relpath(sys.argv[0])
+    tries = {
+        "chat": "talk with the small model",
+        "chat -m qwen2.5:1.5b": "with a better one, 1.1 GB",
+        "serve": "a chat page, and OpenAI's API",
+    }
+    width = max(map(len, tries))
+    return "\n".join(f"{program} {words:{width}}  {about}" for words, about in tries.items())

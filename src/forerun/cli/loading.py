@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING, Unpack
 
 import click
 
 from forerun.core.config import EngineConfig
-from forerun.core.errors import ConfigError
+from forerun.core.errors import ConfigError, LoadError
 
 if TYPE_CHECKING:
     from forerun.compat.keywords import Keywords
@@ -27,9 +28,7 @@ def load(
 
     With a `template` in place of the model's. Raises RequestError if the model cannot take the `prompt`.
     """
-    from forerun.hub.names import check_name
-
-    check_name(config.model)  # before the engine is imported
+    offer(config.model)  # before the engine is imported
     from forerun.cli.console import note, working
     from forerun.llm import LLM
     from forerun.model.kernels import native
@@ -55,6 +54,26 @@ def load(
     if config.backend == "auto" and llm.device == "cpu" and not native.available():
         note(native.summary(), fg="yellow")
     return llm
+
+
+def offer(name: str) -> None:
+    """Fetch the model of a short name that is not here, after a yes in a terminal. Raises LoadError.
+
+    A script is told how to fetch it: it may not know what a file of some gigabytes costs.
+    """
+    from forerun.hub import names, shortnames
+
+    names.check_name(name)
+    short = shortnames.find(name)
+    if short is None or names.here(name) is not None:
+        return
+    how = names.to_be_pulled(name, short)
+    if not (sys.stdin.isatty() and click.confirm(f"{name} is {short}: fetch it?", err=True)):
+        raise LoadError(how)
+    from forerun.cli.console import working
+
+    with working(f"fetching {short.model}"):
+        names.pull(name)
 
 
 def for_this_rank(config: EngineConfig) -> EngineConfig:

@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 import click
 
 from forerun.cli.command import ALIKE, Group
-from forerun.cli.help import MAX_WIDTH
+from forerun.cli.help import MAX_WIDTH, next_steps
 from forerun.core import registry
 from forerun.core.errors import ConfigError, ForerunError, short_repr
 
@@ -95,7 +95,7 @@ class _Root(Group):
 def app(context: click.Context, version: bool) -> None:
     """Speculative decoding on CPUs: faster answers with exactly the same tokens.
 
-    forerun COMMAND --help explains a command. A first answer: forerun generate "What is a prime number?"
+    forerun COMMAND --help explains a command.
     """
     if version:
         import forerun
@@ -103,7 +103,7 @@ def app(context: click.Context, version: bool) -> None:
         click.echo(f"forerun {forerun.__version__}")
         context.exit()
     if context.invoked_subcommand is None:
-        click.echo(context.get_help())
+        click.echo(f"{context.get_help()}\n\n{next_steps()}")
 
 
 def main() -> None:

@@ -21,6 +21,7 @@ from forerun.cli.command import MODEL, Command
 from forerun.cli.help import Argument, FieldOption, Option
 from forerun.cli.loading import for_this_rank as for_this_rank
 from forerun.cli.loading import load as load
+from forerun.cli.loading import offer as offer
 from forerun.cli.params import Form as Form
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_template as read_template

@@ -19,8 +19,9 @@ from pathlib import Path
 from forerun.core.config import DEFAULT_MODEL as DEFAULT_MODEL
 from forerun.core.errors import LoadError, hint_for, short_repr, unknown
 from forerun.core.paths import NO_HOME, expanded
-from forerun.hub import hugging_face
+from forerun.hub import hugging_face, shortnames
 from forerun.hub.hugging_face import HubName
+from forerun.hub.shortnames import ShortName
 from forerun.hub.wheel import WheelFile, fetch, sha256
 from forerun.system import files
 
@@ -28,8 +29,8 @@ _UNKNOWN = "unknown"
 _FILE = re.compile(r"\.[A-Za-z]+$")
 """What a file's name ends with, and no model's: `.gguf`, `.md`, but not `llama3.2`."""
 _WAYS = (
-    "a file, a folder, one of {}, or ORG/NAME[:QUANTIZATION] of the Hugging Face Hub, such as "
-    "Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M (docs/choosing-a-model.md)"
+    "a file, a folder, one of {}, a name that forerun models lists, such as llama3.2, or ORG/NAME[:QUANTIZATION] of "
+    "the Hugging Face Hub, such as Qwen/Qwen2.5-1.5B-Instruct-GGUF:Q4_K_M (docs/choosing-a-model.md)"
 )
 """How a model can be named, after the known names."""
 
@@ -113,7 +114,7 @@ def _not_here(name: str, here: Collection[str]) -> str:
         return f"{name} is not in the cache: there is nothing to delete"
     if expanded(name).exists() or name.startswith((".", "/", "~")):
         return f"{short_repr(name)} is a path: only models in {cache_dir()} are deleted, by name"
-    if HubName.parse(name) is not None:
+    if hub_name(name) is not None:
         return f"{short_repr(name)} {hugging_face.HOW_TO_REMOVE}"
     if not here:
         return f"unknown model {short_repr(name)}: no model is in {cache_dir()}"
@@ -135,10 +136,26 @@ def licence(path: Path) -> str:
 def resolve(name_or_path: str | Path) -> Path:
     """Return the file or folder a name stands for, fetched if it is not here yet.
 
-    Names are tried in this order: an existing path, a model of `known_models`, then `org/repo`,
-    `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError.
+    Names are tried in this order: an existing path, a model of `known_models`, a short name (`llama3.2`), then
+    `org/repo`, `org/repo:Q4_K_M` or `org/repo/file.gguf` of the Hugging Face Hub. Raises LoadError, also for a short
+    name whose model is not here: only `pull` fetches what the user did not name in full.
     """
-    return here(name_or_path) or pull(str(name_or_path))
+    if (path := here(name_or_path)) is not None:
+        return path
+    if (short := shortnames.find(name := str(name_or_path))) is not None:
+        raise LoadError(to_be_pulled(name, short))
+    return pull(name)
+
+
+def to_be_pulled(name: str, short: ShortName) -> str:
+    """Write what a short name stands for, and how it is fetched."""
+    return f"{name} is not here: it is {short}, of the Hugging Face Hub; forerun pull {name} fetches it"
+
+
+def hub_name(name: str) -> HubName | None:
+    """Return what a name or a short name is on the hub; None if it is a path or a plain name."""
+    short = shortnames.find(name)
+    return HubName.parse(name) if short is None else short.hub_name
 
 
 def here(name_or_path: str | Path) -> Path | None:
@@ -146,14 +163,14 @@ def here(name_or_path: str | Path) -> Path | None:
     path = expanded(_checked(name_or_path))
     if path.exists():
         return path
-    hub_name = HubName.parse(name := str(name_or_path))
-    return _cached(name) if hub_name is None else hugging_face.cached(hub_name)
+    found = hub_name(name := str(name_or_path))
+    return _cached(name) or (None if found is None else hugging_face.cached(found))
 
 
 def check_name(name: str) -> None:
     """Raise LoadError for a name that stands for nothing; unlike `resolve` it fetches nothing."""
     is_here = expanded(_checked(name)).exists() or _cached(name) is not None
-    if not (is_here or name in _SOURCES or HubName.parse(name) is not None):
+    if not (is_here or name in _SOURCES or hub_name(name) is not None):
         raise _stands_for_nothing(name)
 
 
@@ -184,18 +201,18 @@ def pull(name: str) -> Path:
                 f"{name} cannot be kept: there is no home folder; set FORERUN_CACHE to one"
             )
         return fetch(source, folder / f"{name}.gguf")
-    hub_name = HubName.parse(name)
-    if hub_name is None:
+    found = hub_name(name)
+    if found is None:
         raise _stands_for_nothing(name)
     _log.info("asking the Hugging Face Hub for %s", name)
-    return hugging_face.download(hub_name)
+    return hugging_face.download(found)
 
 
 def _stands_for_nothing(name: str) -> LoadError:
     if name.startswith((".", "/", "~")) or _FILE.search(name):
         return LoadError(f"no such file: {name}; forerun models lists what can be named")
     known = [model.name for model in known_models()]
-    hint = hint_for(name, known)
+    hint = hint_for(name, [*known, *shortnames.names()])
     return LoadError(
         f"unknown model {short_repr(name)}{hint or ':'} give {_WAYS.format(', '.join(known))}"
     )

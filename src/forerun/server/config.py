@@ -25,9 +25,9 @@ _LEAST = {
 class ServerConfig:
     """The bounds of a server. Raises ConfigError for a number out of range."""
 
-    host: str = option(LOCAL)
+    host: str = option(LOCAL, group="Address")
     """Address to listen on; 0.0.0.0 is every network of this machine."""
-    port: int = option(8000)
+    port: int = option(8000, group="Address")
     """Port to listen on; 0 takes one that is free."""
     api_key: str | None = option(None, metavar="KEY")
     """Key that every request but those to /health and for the page's files must send."""

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from forerun.cli import options as opt
+from forerun.cli.help import next_steps
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 
@@ -64,6 +65,7 @@ def command(
                 ("yes" if identical else "NO", "bold"),
             )
         )
+        click.echo(f"\n{next_steps()}")
     if not identical:
         raise click.exceptions.Exit(1)
 

@@ -3,10 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from forerun.cli import options as opt
+
+if TYPE_CHECKING:
+    from forerun.hub.shortnames import ShortName
+
+_FITS = {True: "yes", False: "no", None: "?"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,14 +36,25 @@ class Row:
 @opt.command()
 @opt.as_json
 def command(as_json: bool) -> None:
-    """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take."""
-    from forerun.cli import console
+    """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
 
-    models = rows()
+    Then names that can be fetched, with what fits this machine's free memory, and what drafts for each.
+    """
+    from forerun.cli import console
+    from forerun.hub import shortnames
+    from forerun.system.device import available_nbytes
+
+    models, names, nbytes = rows(), shortnames.table(), available_nbytes()
     if as_json:
-        console.print_json({"models": [row.document() for row in models]})
+        documents = [asdict(each) | _for_this_machine(each, nbytes) for each in names]
+        console.print_json({"models": [row.document() for row in models], "names": documents})
         return
     _print(models)
+    _print_names(names, nbytes)
+
+
+def _for_this_machine(name: ShortName, nbytes: int | None) -> dict[str, object]:
+    return {"fits": name.fits(nbytes), "drafter": name.drafter()}
 
 
 def rows() -> list[Row]:
@@ -72,3 +89,23 @@ def _print(models: Sequence[Row]) -> None:
         if row.here == "no" and row.nbytes:
             out.print(f"forerun pull {row.name} fetches it: {row.description}")
     out.print("forerun rm NAME deletes a model")
+
+
+def _print_names(names: Sequence[ShortName], nbytes: int | None) -> None:
+    from huggingface_hub import constants
+
+    from forerun.cli import tables
+    from forerun.core import sizes
+
+    columns = ("name", "GB", "fits", "licence", "drafter")
+    lines = [
+        (each.name, f"{each.gb:.1f}", _FITS[each.fits(nbytes)], each.licence, each.drafter())
+        for each in names
+    ]
+    free = "" if nbytes is None else f" ({sizes.format_size(nbytes)} of memory are free)"
+    out = tables.report()
+    out.print(f"\nNames that forerun pull fetches from the Hugging Face Hub{free}:\n")
+    out.print(tables.table(columns, lines, num_left=len(columns)))
+    out.print("ships: drafts at once. published: forerun pull NAME --drafter fetches it.")
+    if constants.HF_HUB_OFFLINE:
+        out.print("HF_HUB_OFFLINE is set: nothing is fetched.")

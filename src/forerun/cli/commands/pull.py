@@ -14,7 +14,9 @@ if TYPE_CHECKING:
 
 
 @opt.command()
-@opt.argument("model", default=DEFAULT_MODEL, help="A known name or a hub name.")
+@opt.argument(
+    "model", default=DEFAULT_MODEL, help="A name that forerun models lists, or a hub name."
+)
 @click.option(
     "--drafter", "wants_drafter", is_flag=True, help="Fetch what is published to draft for it."
 )
@@ -46,6 +48,7 @@ def command(model: str, wants_drafter: bool, as_json: bool) -> None:
 def _published(model: str) -> Published:
     """Return the first published drafter for a model, which need not be here. Raises LoadError if there is none."""
     from forerun.core.errors import LoadError
+    from forerun.hub import shortnames
     from forerun.hub.names import check_name, here
     from forerun.hub.published import for_model
     from forerun.weights.checkpoint import open_checkpoint
@@ -53,7 +56,11 @@ def _published(model: str) -> Published:
 
     check_name(model)
     path = here(model)
-    identity = Identity((plain(model),)) if path is None else identity_of(open_checkpoint(path))
+    if path is not None:
+        identity = identity_of(open_checkpoint(path))
+    else:
+        short = shortnames.find(model)
+        identity = Identity((plain(model),)) if short is None else short.identity()
     if found := for_model(identity):
         return found[0]
     raise LoadError(

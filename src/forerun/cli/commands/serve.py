@@ -94,8 +94,6 @@ def command(
     Of several the first is loaded at the start, the others when a request names them. Requests that come at once
     share the passes over the weights. SIGTERM and Ctrl-C let running requests finish; a second one ends at once.
     """
-    from forerun.hub.names import check_name
-
     if ray_address is not None and replicas is None:
         raise ConfigError("--ray-address is for replicas: give --replicas N")
     if replicas is not None and config.tensor_parallel_size > 1:
@@ -103,7 +101,7 @@ def command(
     config = opt.for_this_rank(config)
     names = [*dict.fromkeys([*opt.given_models(), *models])] or [config.model]
     for name in names:
-        check_name(name)  # before torch is imported, which takes seconds
+        opt.offer(name)  # before torch is imported, which takes seconds
     try:
         from forerun.server.run import serve
     except ModuleNotFoundError as error:
