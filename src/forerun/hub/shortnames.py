@@ -1,7 +1,8 @@
 """Short names of models that people run, as Ollama and LM Studio have them: `llama3.2`, `qwen3:8b`.
 
 `shortnames.jsonl` is the table, a line for each model: its `names`, the first of which is listed; `model`, the name of
-the Hugging Face Hub; `file` as `page` has it, whose size is `gb`; `ships` is the network of ours that drafts for it.
+the Hugging Face Hub; `file`, whose size is `gb`; `page`, the repository's or a catalogue that has both; `ships`, the
+network of ours that drafts for it.
 """
 
 from __future__ import annotations
@@ -49,7 +50,7 @@ class ShortName:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the file, to about 1 %."""
+        """Bytes of the file, to about 5 %."""
         return round(self.gb * 1e9)
 
     def fits(self, nbytes: int | None) -> bool | None:
