@@ -17,7 +17,7 @@ from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 from tests.native import networks
 from tests.native.models import VOCAB
-from tests.native.networks import MAX_LEN, TOKENS, WIDTH, feed, fill, options_of, target, text
+from tests.native.networks import MAX_LEN, TOKENS, WIDTH, fill, options_of, prefill, target, text
 
 drafts = partial(networks.drafts, num_nodes=9, num_steps=8)
 DFLASH = BlockConfig(
@@ -135,7 +135,7 @@ def test_a_block_is_filled_once_for_all_steps_of_a_draft():
     network = fill(native(weights_of(DSPARK)))
     first = drafts(network)
     tokens, states = text(5, 3)
-    feed(network, 0, tokens, states)
+    prefill(network, 0, tokens, states)
     second = drafts(network)
     assert second[0] != first[0]
     assert second[1:] == first[1:]

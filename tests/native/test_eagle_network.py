@@ -21,9 +21,9 @@ from tests.native.networks import (
     MAX_LEN,
     TOKENS,
     WIDTH,
-    feed,
     fill,
     options_of,
+    prefill,
     target,
     text,
 )
@@ -127,7 +127,7 @@ def test_a_cleared_slot_is_as_new():
     with pytest.raises(ValueError, match="a slot is empty or named twice"):
         drafts(network)
     tokens, states = text(1, LENGTHS[1])
-    feed(network, 1, tokens, states)
+    prefill(network, 1, tokens, states)
     assert drafts(network) == expected
 
 
@@ -136,8 +136,8 @@ def test_what_is_wrong_is_told():
     network = fill(native(weights), LENGTHS)
     tokens, states = text(0, MAX_LEN)
     with pytest.raises(IndexError, match="does not fit"):
-        feed(network, 0, tokens, states)
+        prefill(network, 0, tokens, states)
     with pytest.raises(ValueError, match="outside the vocabulary"):
-        feed(network, 0, [VOCAB], states[:1])
+        prefill(network, 0, [VOCAB], states[:1])
     with pytest.raises(ValueError, match="named twice"):
         drafts(network, [0, 0])

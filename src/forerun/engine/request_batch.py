@@ -57,7 +57,7 @@ def _one_each(
 
 
 MANY = 16
-"""Prompts whose progress is shown where somebody may look, if nobody says otherwise."""
+"""Prompts from which on progress is shown in a terminal, by default."""
 _EACH_S = 0.2
 
 

@@ -93,7 +93,7 @@ SHARES = ("stage2_rate", "step_weight")
 @click.option(
     "--lr",
     type=float,
-    help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
+    help="Rate; default 0.02 for muon, 0.001 for adamw, a quarter of it with --from.",
 )
 @click.option("--batch", default=256, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the first weights and the order.")

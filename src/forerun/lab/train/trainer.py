@@ -2,7 +2,7 @@
 
 What a run does next follows from its settings and its counters alone: batches are planned from the seed, and states
 are the same whenever they are computed. A checkpoint is written whole, often, and at the end; the best weights so far
-lie beside it. Under `torchrun` every process takes its share of each batch's pieces, and gradients are summed.
+lie next to it. Under `torchrun` every process takes its share of each batch's pieces, and gradients are summed.
 """
 
 from __future__ import annotations
