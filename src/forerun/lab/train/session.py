@@ -274,7 +274,7 @@ def _say_needs(trainer: Trainer, data: Data) -> None:
         len(r.tokens) - (0 if trainer.read.all_rows else r.first - 1) for r in (*train, *texts)
     )
     weights = sum(weight.numel() for weight in trainer.learner.net.parameters())
-    disk_mb = weights * (4 * 3 + BYTES_A_NUMBER) / 1e6
+    disk_mb = weights * (4 * 4 + BYTES_A_NUMBER) / 1e6  # now, at best, and AdamW's two
     states = min(seen * (BYTES_A_NUMBER * width + 12), trainer.read.max_nbytes)
     console.note(
         f"{len(train)} replies{f' and {len(texts)} windows of text' if texts else ''}, {rows} tokens to learn from "
