@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from forerun.model.backends import torch
 from forerun.model.model import Model
-from forerun.model.random_model import random_config, random_model, random_weights, stored_floats
+from forerun.model.random_model import random_config, random_model, random_weights
+from forerun.weights.stored import stored_floats
 
 BACKEND = "auto"
 """`torch` runs the torch decoder even where the native kernels are there."""

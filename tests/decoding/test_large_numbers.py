@@ -1,4 +1,4 @@
-"""Numbers of schemas beyond 2**53: what is written is valid; bounds are moved inward, values refused."""
+"""Numbers of schemas beyond 2**53: what is written is valid. Bounds are moved inward, values are exact."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from forerun.core.errors import RequestError
 from forerun.core.structured import StructuredOutputsParams
+from forerun.decoding.calls import in_json
 from forerun.decoding.guidance import Grammars
-from forerun.decoding.schemas import FARTHEST, readable
+from forerun.decoding.schemas import FARTHEST, readable, unreadable
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
 
@@ -20,6 +21,12 @@ pytest.importorskip("llguidance", reason="structured output needs llguidance")
 L = 2**53
 ID = {"type": "integer", "minimum": 0, "maximum": 2**64 - 1}
 LIST = {"type": "array", "items": {"$ref": "#/$defs/id"}, "maxItems": 3}
+BIG = {"enum": [L + 1, L + 3]}
+NODE: dict[str, Any] = {
+    "type": "object",
+    "properties": {"ids": {"type": "array", "items": {"$ref": "#/$defs/id"}, "maxItems": 3}},
+}
+NODE["properties"]["next"] = {"$ref": "#/$defs/node"}
 INT64 = {"type": "integer", "minimum": -(2**63), "maximum": 2**63 - 1}
 CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     (ID, [0, 7, L, L + 1, 2**62], [2**62 + 1, 2**64, -1]),
@@ -32,6 +39,15 @@ CASES: list[tuple[dict[str, Any], list[Any], list[Any]]] = [
     ({"type": "number", "maximum": L + 10}, [L + 10, L + 9, 5, -(10**20)], [L + 11]),
     ({"type": "number", "minimum": -1.7e308, "maximum": 1.7e308}, [L + 0.0, -0.5], ["a"]),
     ({"anyOf": [LIST, {"type": "null"}], "$defs": {"id": ID}}, [[], [1, L + 1], None], [[1, 2, 3, 4], [-1]]),
+    ({"enum": [L + 1, "a", [L + 3], {"x": L + 5}]}, [L + 1, "a", [L + 3]], [L, L + 2, [L + 4]]),
+    ({"const": 10**20 + 1}, [10**20 + 1], [10**20]),
+    ({"type": "object", "properties": {"a": {"type": "string"}, "id": BIG, "b": {"type": "null"}}, "required": ["id"]},
+     [{"id": L + 1}, {"a": "x", "id": L + 3}, {"id": L + 3, "b": None}], [{"a": "x", "b": None}, {"id": L}, {}]),
+    ({"type": "object", "additionalProperties": {"anyOf": [BIG, {"type": "boolean"}]}},
+     [{}, {"x": L + 1, "y": True}], [{"x": L}]),
+    ({"$ref": "#/$defs/node", "$defs": {"id": BIG, "node": NODE}},
+     [{}, {"ids": []}, {"ids": [L + 3, L + 1], "next": {"ids": [L + 1]}}],
+     [{"ids": [L + 1] * 4}, {"next": {"ids": [L]}}]),
 ]  # fmt: skip
 
 
@@ -76,15 +92,26 @@ def test_a_bound_moves_inward_to_a_number_that_floats_hold(name, bound):
     assert inside <= 1024 or abs(bound) > FARTHEST
 
 
-@pytest.mark.parametrize(
-    "schema",
-    [{"const": 10**20 + 1}, {"enum": ["a", [L + 3]]}, {"properties": {"x": {"const": {"y": -(2**63)}}}}],
-)  # fmt: skip
-def test_values_that_cannot_be_written_exactly_are_refused(grammars, schema):
-    with pytest.raises(RequestError, match=r"a value beyond 2\*\*53 cannot be written exactly"):
+def test_what_cannot_hold_them_is_refused_in_words(grammars):
+    schema = {"properties": {"x": {"const": {"y": -(2**63)}}}}
+    with pytest.raises(RequestError, match=r"values beyond 2\*\*53 need the type of what holds"):
+        grammars.start(StructuredOutputsParams(json=schema))
+    schema = {"type": "array", "items": BIG, "uniqueItems": True}
+    with pytest.raises(RequestError, match=r"beyond 2\*\*53 do not go with uniqueItems"):
         grammars.start(StructuredOutputsParams(json=schema))
 
 
 def test_a_range_that_lies_beyond_is_refused(grammars):
     with pytest.raises(RequestError, match=r"minimum is 4722.*: numbers beyond 2\*\*62 are not"):
         grammars.start(StructuredOutputsParams(json={"type": "integer", "minimum": 2**72}))
+
+
+@pytest.mark.parametrize("part", [{"type": "integer", "minimum": 2**72}, {"const": -(2**63)}])
+def test_arguments_that_cannot_be_written_are_free_or_refused_by_name(part):
+    schema = {"type": "object", "properties": {"x": part}, "required": ["x"]}
+    assert "beyond 2**" in unreadable(schema)
+    with pytest.raises(
+        RequestError, match=r"the parameters of a tool cannot be used: .* beyond 2\*\*"
+    ) as refused:
+        in_json(schema)
+    assert refused.value.option == "tools"

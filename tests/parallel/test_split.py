@@ -9,10 +9,11 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.model.config import ExpertsConfig, LayerConfig, ModelConfig
-from forerun.model.random_model import random_config, stored_floats
+from forerun.model.random_model import random_config
 from forerun.parallel.split import split
 from forerun.weights.codes import Codes
 from forerun.weights.rtn import requantize
+from forerun.weights.stored import stored_floats
 from tests.arrays import normal
 
 SHAPES = [(9, 3, 64), (12, 2, 128), (14, 2, 64), (4, 1, 256), (16, 16, 32), (32, 8, 128)]

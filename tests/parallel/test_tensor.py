@@ -13,10 +13,11 @@ from forerun.core.batch import Batch, Segment
 from forerun.model import packing
 from forerun.model.backends import native
 from forerun.model.config import ModelConfig
-from forerun.model.random_model import random_config, random_weights, stored_floats
+from forerun.model.random_model import random_config, random_weights
 from forerun.parallel.head import SplitHead, num_floats
 from forerun.parallel.split import Part, split
 from forerun.parallel.tensor import PartDecoder
+from forerun.weights.stored import stored_floats
 
 pytest.importorskip("forerun._native")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 
+import httpx
 import pytest
 
 from forerun.compat.requests import say_once
@@ -111,6 +112,17 @@ def test_tools_and_a_form_are_a_call_or_an_answer_of_the_form(client):
         check(call)
     if not message.tool_calls:
         assert json.loads(message.content)["ok"] in (True, False)
+
+
+@pytest.mark.parametrize("part", [{"type": "integer", "minimum": 2**72}, {"const": -(2**63)}])
+def test_numbers_that_cannot_be_written_leave_arguments_free_or_are_refused(url, part):
+    body = OWN | {"tools": [tool("far", x=part)], "tool_choice": "required", "max_tokens": 8}
+    alone = httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60)
+    assert alone.status_code == 400, alone.text
+    assert alone.json()["error"]["param"] == "tools"
+    assert "beyond 2**" in alone.json()["error"]["message"]
+    body["tools"].append(CLOCK)
+    assert httpx.post(f"{url}/v1/chat/completions", json=body, timeout=60).status_code == 200
 
 
 def test_a_required_call_is_written_as_the_template_writes_it_on_the_next_turn(llm):

@@ -14,7 +14,7 @@ import pytest
 torch = pytest.importorskip("torch")
 
 from forerun.core.errors import LoadError
-from forerun.weights.torch_file import read_torch_file
+from forerun.weights.torch_file import read_torch_file, tensor_names
 
 
 def test_tensors_are_those_that_torch_saved(tmp_path: Path) -> None:
@@ -34,6 +34,7 @@ def test_tensors_are_those_that_torch_saved(tmp_path: Path) -> None:
     torch.save(saved, tmp_path / "file.bin")
     read = read_torch_file(tmp_path / "file.bin")
     assert list(read) == list(saved)
+    assert tensor_names(tmp_path / "file.bin") == saved.keys()
     for name, tensor in saved.items():
         wanted = tensor.detach()
         wanted = (wanted.float() if wanted.is_floating_point() else wanted).numpy()
@@ -46,6 +47,18 @@ def test_a_file_of_a_trainer_may_wrap_the_tensors(tmp_path: Path) -> None:
     assert read_torch_file(tmp_path / "file.bin")["a"].tolist() == [1, 1]
 
 
+def test_names_are_read_without_the_numbers(tmp_path: Path) -> None:
+    torch.save({"a": torch.ones(3)}, tmp_path / "file.bin")
+    with zipfile.ZipFile(tmp_path / "file.bin") as whole:
+        kept = {name: whole.read(name) for name in whole.namelist() if "/data/" not in name}
+    with zipfile.ZipFile(tmp_path / "file.bin", "w") as described:
+        for name, data in kept.items():
+            described.writestr(name, data)
+    assert tensor_names(tmp_path / "file.bin") == {"a"}
+    with pytest.raises(LoadError, match="cannot be read"):
+        read_torch_file(tmp_path / "file.bin")
+
+
 class Harmful:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -56,8 +69,9 @@ class Harmful:
 
 def test_nothing_that_a_file_says_is_run(tmp_path: Path) -> None:
     torch.save({"a": Harmful(tmp_path / "mark")}, tmp_path / "file.bin")
-    with pytest.raises(LoadError, match=r"it calls posix\.system"):
-        read_torch_file(tmp_path / "file.bin")
+    for reads in (read_torch_file, tensor_names):
+        with pytest.raises(LoadError, match=r"it calls posix\.system"):
+            reads(tmp_path / "file.bin")
     assert not (tmp_path / "mark").exists()
 
 

@@ -120,7 +120,7 @@ def _compilable(schemas: Schemas) -> Schemas:
     open_ones = {}
     for name, schema in schemas.items() if len(schemas) > 1 else ():
         if why := unreadable(schema):
-            note(f"tools.{name}.parameters", f"{why} cannot be held to, so its arguments are free")
+            note(f"tools.{name}.parameters", f"its arguments are free: {why} cannot be enforced")
             open_ones[name] = {"type": "object"}
     return {**schemas, **open_ones}
 

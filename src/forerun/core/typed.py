@@ -56,10 +56,9 @@ def fit(value: Any, hint: Any) -> Any:
         return {fit(key, parts[0]): fit(item, parts[1]) for key, item in value.items()}
     if origin is Literal:
         return fit(value, str)  # which of them, who reads it checks
+    # NumPy's has another name by its version, and is not a subclass of Python's bool
     if hint is bool and type(value).__name__ in ("bool", "bool_"):
-        return bool(
-            value
-        )  # NumPy's has another name by its version, and is not a subclass of Python's bool
+        return bool(value)
     if hint is int and isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     if hint is float and isinstance(value, Real) and not isinstance(value, bool):

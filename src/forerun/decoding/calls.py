@@ -38,8 +38,12 @@ def in_lark(text: str, control: Mapping[str, int], args: str = "") -> str:
 
 
 def in_json(schema: object) -> str:
-    """Write a schema for a grammar, with the layout of all that is written as JSON."""
-    given = schemas.prepared(schema) if isinstance(schema, Mapping) else {}
+    """Write a schema for a grammar, with the layout of all that is written as JSON. Raises RequestError."""
+    try:
+        given = schemas.of_arguments(schema) if isinstance(schema, Mapping) else {}
+    except ValueError as error:
+        message = f"the parameters of a tool cannot be used: {error}"
+        raise RequestError(message, option="tools") from error
     return f"%json {json.dumps({**given, 'x-guidance': LAYOUT})}"
 
 

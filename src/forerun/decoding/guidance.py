@@ -24,11 +24,12 @@ from weakref import WeakSet
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import RequestError, one_line, short_repr
+from forerun.core.errors import RequestError, one_line
 from forerun.core.structured import LAYOUT, StructuredOutputsParams
 from forerun.decoding import gbnf, schemas
 from forerun.decoding.grammar import Compiling, GrammarState
 from forerun.decoding.grammar_check import GrammarProcess, new_limits
+from forerun.decoding.large_values import LargeValues
 from forerun.decoding.mask_clock import MaskClock, MaskThread
 from forerun.decoding.thought import Anything, ReasoningBudget, behind_mark, closing
 from forerun.system import background, processes
@@ -353,8 +354,8 @@ def _source(wanted: StructuredOutputsParams, tokenizer: Tokenizer) -> str:
     layout: Any = LAYOUT if space is None else {"whitespace_pattern": space}
     given = {"type": "object"} if wanted.json is None else json.loads(str(wanted.json))
     schema = schemas.prepared(given)
-    if (value := schemas.large_value(schema)) is not None:
-        raise ValueError(f"a value beyond 2**53 cannot be written exactly: {short_repr(value)}")
+    if schemas.has_large_values(schema):
+        return LLMatcher.grammar_from_lark(LargeValues(schema, layout).lark())
     return LLMatcher.grammar_from_json_schema(json.dumps(schema), overrides=layout)
 
 

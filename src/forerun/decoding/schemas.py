@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from forerun.core.errors import short_repr
@@ -65,13 +65,23 @@ def readable(schema: Any) -> Any:
 
 
 def prepared(schema: Any) -> Any:
-    """Return what a schema is compiled from."""
+    """Return what a schema is compiled from. Raises ValueError for bounds beyond all numbers that are written."""
     return readable(closed(schema))
+
+
+def of_arguments(schema: Any) -> Any:
+    """Return what arguments of a call are compiled from. Raises ValueError for numbers that are too large."""
+    if has_large_values(found := prepared(schema)):
+        raise ValueError("an enum or const beyond 2**53 is not written exactly in calls")
+    return found
 
 
 def unreadable(schema: Any) -> str:
     """Say what in a schema cannot be compiled; empty if nothing is known to be."""
-    level = [prepared(schema)]
+    try:
+        level = [of_arguments(schema)]
+    except ValueError as error:
+        return str(error)
     while level:
         one = level.pop()
         if not isinstance(one, Mapping):
@@ -105,7 +115,7 @@ def _without_names(schema: dict[str, Any]) -> dict[str, Any]:
     is_open = not schema.keys() & {"properties", "patternProperties"}
     if not isinstance(names, Mapping) or not is_open or schema.get("type") != "object":
         return schema
-    known = {key: value for key, value in names.items() if key not in (*_NOTES, "type")}
+    known = {key: value for key, value in names.items() if key not in (*NOTES, "type")}
     rest = {key: value for key, value in schema.items() if key != "propertyNames"}
     value = schema.get("additionalProperties", {})
     if not known:
@@ -145,7 +155,7 @@ def _with_prefixes(schema: dict[str, Any]) -> dict[str, Any]:
     shown = [str(bound) for bound in values if "e" not in str(bound)]
     first = {float(one[:end]) for one in shown for end in range(one.index(".") + 2, len(one))}
     fine = sorted(one for one in first if _is_within(one, schema))
-    rest = {key: schema[key] for key in _DEFINITIONS if key in schema}
+    rest = {key: schema[key] for key in DEFINITIONS if key in schema}
     return {"anyOf": [schema, {"enum": fine}], **rest} if fine else schema
 
 
@@ -180,8 +190,8 @@ LARGEST = 1 << 53
 FARTHEST = 1 << 62
 """Bounds are kept within it: llguidance dies of integers at -2**63."""
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
-_DEFINITIONS = ("$defs", "definitions")
-_NOTES = (
+DEFINITIONS = ("$defs", "definitions")
+NOTES = (
     "title",
     "description",
     "default",
@@ -210,32 +220,27 @@ def _within_range(schema: dict[str, Any]) -> dict[str, Any]:
         is_inside = inward > bound if is_low else inward < bound
         if not is_inside and (is_exclusive or inward != bound):
             inward = math.nextafter(inward, math.inf if is_low else -math.inf)
-        kept, pick = ("minimum", max) if is_low else ("maximum", min)
+        kept, other, pick = ("minimum", "maximum", max) if is_low else ("maximum", "minimum", min)
         changed[kept] = pick(int(inward), changed.get(kept, int(inward)))
         if is_low == (bound > 0):  # llguidance takes no range of such numbers that is open
-            changed.setdefault(
-                "maximum" if is_low else "minimum", FARTHEST if is_low else -FARTHEST
-            )
+            changed.setdefault(other, FARTHEST if is_low else -FARTHEST)
     return changed
 
 
-def large_value(schema: Any) -> object | None:
-    """Return a whole number of an `enum` or `const` that llguidance would write otherwise; None if there is none."""
-    found: list[object] = []
-
-    def look(part: Any) -> Any:
-        if isinstance(part, Mapping):
-            found.extend(_large_in([part.get("const"), part.get("enum")]))
-            _mapped(part, look)
-        return part
-
-    look(schema)
-    return found[0] if found else None
+def has_large_values(schema: Any) -> bool:
+    """Tell whether an `enum` or `const` of a schema holds a number that llguidance would write otherwise."""
+    level = [schema]
+    while level:
+        one = level.pop()
+        if isinstance(one, Mapping):
+            if is_large([one.get("const"), one.get("enum")]):
+                return True
+            _mapped(one, level.append)
+    return False
 
 
-def _large_in(value: object) -> Iterator[object]:
+def is_large(value: object) -> bool:
+    """Tell whether a value is, or holds, a number that llguidance would write otherwise."""
     if isinstance(value, Mapping | list):
-        for part in value.values() if isinstance(value, Mapping) else value:
-            yield from _large_in(part)
-    elif isinstance(value, int | float) and math.isfinite(value) and abs(value) > LARGEST:
-        yield value
+        return any(map(is_large, value.values() if isinstance(value, Mapping) else value))
+    return isinstance(value, int | float) and math.isfinite(value) and abs(value) > LARGEST

@@ -35,10 +35,11 @@ def shares(remaining: Sequence[int], budget: int) -> list[int]:
     left, num_whole = budget - rows[0], 0
     for i in order:
         wanted = remaining[i] - rows[i]
-        if wanted > left or (num_whole and wanted + num_whole > budget):
-            unread = rows[0] if rows[0] < remaining[0] else 0
-            most = left if not num_whole else max(LEAST_ROWS, num_whole) - unread
-            rows[i] += max(0, min(wanted, left, most))
+        if wanted > left:
+            if num_whole:  # the oldest has its part already, unless it is read whole
+                unread = rows[0] if rows[0] < remaining[0] else 0
+                left = min(left, max(0, max(LEAST_ROWS, num_whole) - unread))
+            rows[i] += left
             break
         rows[i], left, num_whole = remaining[i], left - wanted, num_whole + remaining[i]
     return rows

@@ -9,7 +9,7 @@ from forerun.model.backends import native, torch
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import Model
 from forerun.model.shapes import weight_shapes
-from forerun.weights.stored import stored_floats as stored_floats
+from forerun.weights.stored import stored_floats
 
 
 def random_config(

@@ -37,9 +37,21 @@ _DTYPES = {
 
 def read_torch_file(path: Path) -> dict[str, Array]:
     """Return the tensors by name, floats as fp32. Raises LoadError, also for a file that would run code."""
+    found = _loaded(path, _Unpickler)
+    if not all(isinstance(value, np.ndarray) for value in found.values()):
+        raise LoadError(f"{path} holds more than tensors: take a copy with model.safetensors")
+    return found
+
+
+def tensor_names(path: Path) -> frozenset[str]:
+    """Return the names of the tensors, whose numbers are not read. Raises LoadError as `read_torch_file` does."""
+    return frozenset(_loaded(path, _NameUnpickler))
+
+
+def _loaded(path: Path, unpickler: type[_Unpickler]) -> dict[str, Any]:
     try:
         with open_noted(path, []) as file, zipfile.ZipFile(file) as archive:
-            found = _Unpickler(archive).load()
+            found = unpickler(archive).load()
     except (OSError, zipfile.BadZipFile, pickle.UnpicklingError, KeyError, ValueError, TypeError,
             EOFError, AttributeError, IndexError) as error:  # fmt: skip
         raise LoadError(
@@ -47,9 +59,9 @@ def read_torch_file(path: Path) -> dict[str, Array]:
         ) from error
     if isinstance(found, dict) and isinstance(found.get("state_dict"), dict):
         found = found["state_dict"]
-    if not isinstance(found, dict) or not all(isinstance(v, np.ndarray) for v in found.values()):
+    if not isinstance(found, dict):
         raise LoadError(f"{path} holds more than tensors: take a copy with model.safetensors")
-    return {str(name): tensor for name, tensor in found.items()}
+    return {str(name): value for name, value in found.items()}
 
 
 class _Unpickler(pickle.Unpickler):
@@ -76,14 +88,26 @@ class _Unpickler(pickle.Unpickler):
             raise pickle.UnpicklingError(f"it calls {module}.{name}")
         return allowed[module, name]
 
-    def persistent_load(self, pid: Any) -> tuple[Array, bool]:
-        """Return a storage, and whether it holds bfloat16."""
+    def persistent_load(self, pid: Any) -> Any:
+        """Return a storage, and whether it holds bfloat16: (Array, bool)."""
         _, kind, key, _, count = pid
         dtype = np.dtype(_DTYPES[kind]).newbyteorder("<")
         data = np.frombuffer(self.archive.read(f"{self.folder}data/{key}"), dtype)
         if len(data) < count:
             raise pickle.UnpicklingError(f"storage {key} is truncated")
         return data, kind == "BFloat16Storage"
+
+
+class _NameUnpickler(_Unpickler):
+    """Reads the description alone."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Return what takes the place of a tensor. Raises UnpicklingError as for tensors."""
+        found = super().find_class(module, name)
+        return (lambda *_: None) if found is _tensor else found
+
+    def persistent_load(self, pid: Any) -> None:
+        """Leave a storage where it is."""
 
 
 def _tensor(

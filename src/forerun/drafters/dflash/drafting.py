@@ -29,7 +29,7 @@ def block_network(
     num_tokens = c.vocab_size if trained.tokens is None else len(trained.tokens)
 
     def kernels(decoder: NativeDecoder) -> _native.BlockNetwork:
-        network = _native.BlockNetwork(
+        return _native.BlockNetwork(
             decoder.runtime,
             decoder.native,
             len(c.layers),
@@ -46,8 +46,6 @@ def block_network(
             target.max_num_seqs,
             target.max_len,
         )
-        network.set_rope(c.rope.inverse_frequencies())
-        return network
 
     return SlotNetwork(
         options,
@@ -56,6 +54,7 @@ def block_network(
         trained,
         c.rms_norm_eps,
         layers=c.layers,
+        rope=c.rope,
         row_nbytes=4 * len(c.windows) * c.num_key_value_heads * c.head_dim,  # fp16
         slot_nbytes=4 * c.num_guesses * (num_tokens + c.hidden_size),  # what the head said
     )

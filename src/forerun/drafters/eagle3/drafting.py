@@ -29,7 +29,7 @@ def eagle_network(
     c = trained.config
 
     def kernels(decoder: NativeDecoder) -> _native.EagleNetwork:
-        network = _native.EagleNetwork(
+        return _native.EagleNetwork(
             decoder.runtime,
             decoder.native,
             c.hidden_size,
@@ -43,8 +43,6 @@ def eagle_network(
             target.max_num_seqs,
             target.max_len,
         )
-        network.set_rope(c.rope.inverse_frequencies())
-        return network
 
     return SlotNetwork(
         options,
@@ -53,5 +51,6 @@ def eagle_network(
         trained,
         c.rms_norm_eps,
         layers=c.layers,
+        rope=c.rope,
         row_nbytes=4 * c.num_key_value_heads * c.head_dim,  # fp16
     )

@@ -29,7 +29,7 @@ from forerun.weights.codes import FORMATS, Codes, WeightFormat
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.hf import HfCheckpoint, folder_tensors
 from forerun.weights.stored import StoredTensor, stored_floats
-from forerun.weights.torch_file import read_torch_file
+from forerun.weights.torch_file import read_torch_file, tensor_names
 
 CONFIG, TENSORS = "config.json", "model.safetensors"
 TORCH_FILE = "pytorch_model.bin"
@@ -60,11 +60,21 @@ class NetworkFolder(HfCheckpoint):
         self.architecture = first if isinstance(first, str) else short_repr(first)
         self.config = {key: _number(value) for key, value in config.items()}
 
+    def names(self) -> frozenset[str]:
+        """Return the names of all tensors."""
+        file = self._torch_file()
+        return super().names() if file is None else tensor_names(file)
+
+    def _torch_file(self) -> Path | None:
+        """Return the file of torch that stands for all others, if there is no other."""
+        file = self.path / TORCH_FILE
+        has_others = any(self.path.glob("*.safetensors*"))
+        return file if file.is_file() and not has_others else None
+
     @cached_property
     def _tensors(self) -> Mapping[str, StoredTensor]:  # type: ignore[override]
-        has_others = any(self.path.glob("*.safetensors*"))
-        if not has_others and (self.path / TORCH_FILE).is_file():
-            found = read_torch_file(self.path / TORCH_FILE)
+        if (file := self._torch_file()) is not None:
+            found = read_torch_file(file)
             return {name: _stored(name, values) for name, values in found.items()}
         tensors = folder_tensors(self.path, self.files)
         for name, stored in tensors.items():

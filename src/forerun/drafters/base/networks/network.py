@@ -39,7 +39,7 @@ class Network(Drafter):
     share: float = 0.55
     """Of its word in a probability that others gave before it, until that is learned."""
     gain: float = 0.5
-    """Tokens that a step of it brings for each doubt squared, until that is learned (`worth`)."""
+    """Tokens that a step of it brings for each doubt squared, until that is learned (`PartnerValue`)."""
     knows_paths: bool = False
     """Its steps may leave out tokens, which it then takes with the next one (`Step.path`)."""
     is_model: bool = False

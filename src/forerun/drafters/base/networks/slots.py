@@ -18,6 +18,7 @@ from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
+from forerun.model.config import RopeConfig
 
 if TYPE_CHECKING:
     from forerun import _native
@@ -38,14 +39,22 @@ class SlotNetwork(NativeNetwork[Kernels]):
         eps: float,
         *,
         layers: tuple[int, ...],
+        rope: RopeConfig,
         row_nbytes: int,
         slot_nbytes: int = 0,
     ) -> None:
         """Make the kernels, with a slot for each of the target's sequences.
 
-        `layers` of the target are read; a row is cached in `row_nbytes`, and a slot takes `slot_nbytes` besides.
+        `layers` of the target are read, `rope` is that of their own heads. A row is cached in `row_nbytes`, and a slot
+        takes `slot_nbytes` besides.
         """
-        super().__init__(options, target.model, new_kernels, trained, eps)
+
+        def with_rope(decoder: NativeDecoder) -> Kernels:
+            kernels = new_kernels(decoder)
+            kernels.set_rope(rope.inverse_frequencies())
+            return kernels
+
+        super().__init__(options, target.model, with_rope, trained, eps)
         self._slot_nbytes = slot_nbytes
         self._row_nbytes = row_nbytes
         self.features = Features(layers=layers)
