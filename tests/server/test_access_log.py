@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import logging
 import re
+import time
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 
+from forerun.llm import LLM
+from forerun.server import access_log
 from tests.server.conftest import apart, running
 
 
@@ -85,3 +89,33 @@ def test_serve_shows_what_has_no_effect(default_model):
         assert said.count(f"field '{name}' of a request has no effect: ") == 1, said
     assert "POST /v1/chat/completions" not in said
     assert "swordfish" not in said
+
+
+def test_a_long_prompt_is_logged_as_it_is_read(default_model, monkeypatch, caplog):
+    monkeypatch.setattr(access_log, "FIRST_S", 0.05)
+    monkeypatch.setattr(access_log, "EACH_S", 0.05)
+    sizes = {"max_model_len": 768, "max_num_seqs": 1, "prefill_chunk": 16}
+    slow = LLM(str(default_model), drafter="none", **sizes)
+    step = slow.engine.step
+
+    def slowed():
+        time.sleep(0.02)
+        return step()
+
+    slow.engine.step = slowed
+    text = "swordfish " + "One two three four five six seven eight nine ten. " * 20
+    body = {"prompt": text, "max_tokens": 2}
+    with running(lambda: slow, log_requests=True) as (url, _):
+        with ThreadPoolExecutor(2) as pool:
+            asked = [pool.submit(httpx.post, f"{url}/v1/completions", json=body) for _ in range(2)]
+        assert all(one.result().status_code == 200 for one in asked)
+    lines = lines_of(caplog)
+    told = [line for line in lines if re.search(r" \d+ read", line)]
+    for line in told:
+        assert re.search(r"POST /v1/completions, prompt \d+ tokens \(\+\d+ cached\), ", line)
+    assert re.search(r" read, \d+ s left$", told[-1])
+    own = [re.search(r"(\d+) read", line)[1] for line in told if line[:20] == told[0][:20]]
+    assert len(own) > 2
+    assert [*map(int, own)] == sorted(map(int, own))
+    assert [line for line in lines if line.endswith("tokens, waiting for a place")]
+    assert "swordfish" not in caplog.text

@@ -89,6 +89,8 @@ def test_slots_say_what_runs(url, served):
     (one,) = busy
     (token,) = one["next_token"]
     assert token["n_decoded"] + token["n_remain"] == 200
+    read = one["n_prompt_tokens_processed"] + one["n_prompt_tokens_cache"]
+    assert 0 <= read <= one["n_prompt_tokens"]
     sent.join()
     free = httpx.get(f"{url}/slots", params={"fail_on_no_slot": 1}).json()
     assert len(free) == 4

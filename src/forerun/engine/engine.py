@@ -155,10 +155,8 @@ class Engine:
         ask_s, verify_s = proposed_s - begun_s + clock() - began_s, verified_s - proposed_s
         self.timers.draft_s += ask_s + began_s - emitted_s
         self.timers.verify_s += verify_s
-        if num_read and self.cache.disk is not None:
-            self.cache.disk.store.learn(num_rows, verify_s)
         if num_read:
-            self.pace.learn(num_rows, num_read, verify_s)
+            self._learn_of_reading(num_rows, num_read, verify_s)
         else:
             self.pace.pass_s = verify_s
         self.proposer.controller.learn(finished, num_rows, ask_s, verify_s, num_read)
@@ -168,7 +166,8 @@ class Engine:
 
     def num_read(self, seq: Seq) -> int | None:
         """Count the tokens of its prompt whose rows the cache holds; None for a sequence that does not run."""
-        return None if seq.slot < 0 else min(self.cache.length(seq.slot), seq.num_prompt)
+        slot = seq.slot  # it may end meanwhile: any thread may ask
+        return None if slot < 0 else min(self.cache.length(slot), seq.num_prompt)
 
     def abort(self, seq_id: int) -> Event | None:
         """Cancel a sequence, keeping what it has emitted; its last event, or None if it has ended before."""
@@ -216,6 +215,13 @@ class Engine:
             ):
                 step.tokens = step.tokens[:rows]
         return [step for step in steps if step.tokens]
+
+    def _learn_of_reading(self, num_rows: int, num_read: int, pass_s: float) -> None:
+        """Count the rows of prompts in a pass, and learn what they cost."""
+        self.scheduler.num_computed += num_read
+        self.pace.learn(num_rows, num_read, pass_s)
+        if self.cache.disk is not None:
+            self.cache.disk.store.learn(num_rows, pass_s)
 
     def _await_grammar(self) -> None:
         """Wait a moment where there is nothing to do before a grammar is compiled; others may submit in between."""

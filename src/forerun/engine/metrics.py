@@ -80,9 +80,18 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         "spec_decode_num_accepted_tokens": stats.accepted,
     }
     by_position = "spec_decode_num_accepted_tokens_per_pos"
+    sources = {
+        "local_compute": scheduler.num_computed,
+        "local_cache_hit": scheduler.num_reused,
+        "external_kv_transfer": scheduler.num_from_disk,
+    }
     return [
         *(Gauge(PREFIX + name, labels, value) for name, value in gauges.items()),
         *(Counter(PREFIX + name, labels, value) for name, value in counts.items()),
+        *(
+            Counter(f"{PREFIX}prompt_tokens_by_source", labels | {"source": source}, count)
+            for source, count in sources.items()
+        ),
         *(
             Counter(f"{PREFIX}memory_pressure_steps", labels | {"step": step}, count)
             for step, count in scheduler.memory_steps.items()

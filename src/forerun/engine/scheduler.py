@@ -64,8 +64,8 @@ class Scheduler:
         self.waiting: deque[Seq] = deque()
         self.running: list[Seq] = []
         """Running sequences, longest running first."""
-        self.num_queried = self.num_reused = self.num_from_disk = 0
-        """Tokens of admitted sequences, how many of them the cache held already, and how many were on disk."""
+        self.num_queried = self.num_reused = self.num_from_disk = self.num_computed = 0
+        """Tokens of admitted sequences; of them those that the cache held already, were on disk, and were computed."""
         self.memory_steps: Counter[str] = Counter(dict.fromkeys(MEMORY_STEPS, 0))
         """How often each of `MEMORY_STEPS` was taken."""
         self._last_queued: Seq | None = None

@@ -15,6 +15,7 @@ from starlette.responses import Response
 import forerun
 from forerun.core.errors import CapacityError, RequestError
 from forerun.server import openapi, pull, status, tokens
+from forerun.server.access_log import IGNORED, AccessLog
 from forerun.server.api import (
     anthropic,
     embeddings,
@@ -29,9 +30,7 @@ from forerun.server.errors import ApiError, of_exception, of_status
 from forerun.server.http import error_response
 from forerun.server.middleware import (
     DESKTOP,
-    IGNORED,
     OPEN_ROUTES,
-    AccessLog,
     ApiKeyCheck,
     HeadAsGet,
     OriginCheck,

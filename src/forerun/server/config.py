@@ -95,9 +95,9 @@ class ServerConfig:
     stream_interval: float = option(0.02, metavar="SECONDS")
     """Seconds between two sends of a stream, at least; what comes sooner is sent with the next."""
     sse_ping_interval: float = option(10.0, metavar="SECONDS")
-    """Seconds after which a stream that has nothing to send sends a comment, so that no proxy ends it; 0, -1: never."""
+    """Seconds after which a stream without anything to send sends an event without text; 0, -1: never."""
     log_requests: bool | None = option(None)
-    """One line for each request that has ended: its figures, none of its words. Default: in a terminal."""
+    """A line for each request that has ended, and every 10 s how far its prompt is. Default: in a terminal."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.port <= 65535:

@@ -53,6 +53,7 @@ HELP = {
     "num_requests_waiting": "Sequences that wait for a place.",
     "kv_cache_usage_perc": "Share of the cache's memory that running sequences hold.",
     "prompt_tokens": "Prompt tokens of all requests.",
+    "prompt_tokens_by_source": "Prompt tokens processed so far, by where their rows came from.",
     "generation_tokens": "Tokens generated.",
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already, in memory.",

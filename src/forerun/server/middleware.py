@@ -1,4 +1,4 @@
-"""Middleware: the access log, and who may ask: those with the key, and which web pages.
+"""Middleware: who may ask: those with the key, and which web pages.
 
 A browser sends the requests of any page to any address. `Origin` shows whether a page is from elsewhere, or `Host`,
 where a name was made to lead here (DNS rebinding). Bodies must be JSON by their content type
@@ -9,37 +9,26 @@ from __future__ import annotations
 
 import hmac
 import ipaddress
-import logging
 import re
 import socket
-import time
-import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Collection, Mapping
 from urllib.parse import urlsplit
 
-from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forerun.compat.requests import IgnoredFields
 from forerun.core.errors import short_repr
-from forerun.server.async_request import AsyncRequest
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError
 from forerun.server.http import error_response
-from forerun.server.writer import timings
 
 ANY = "*"
-IGNORED = "x-forerun-ignored"
-"""Names the fields of a request that were left out."""
 OPEN_ROUTES = frozenset({"/health", "/v1/health"})
 """Routes that need no key."""
 DESKTOP = r"(?:app|tauri|vscode-webview|vscode-file)://[\w.:-]*"
 """Origins of pages inside desktop programs: no web site can have these schemes."""
 _PRIVATE = (".local", ".internal", ".home.arpa", ".lan")
 """Ends of names that no one outside of a network can own."""
-_log = logging.getLogger("forerun.requests")
 
 
 class RequestCheck(ABC):
@@ -185,92 +174,3 @@ def wrong_key() -> ApiError:
         type="authentication_error",
         headers={"www-authenticate": "Bearer"},
     )
-
-
-@dataclass(slots=True)
-class LogEntry:
-    """What is known of a request. `running` is what the engine answers, for those that come so far."""
-
-    id: str = field(default_factory=lambda: f"req_{uuid.uuid4().hex[:16]}")
-    start_s: float = field(default_factory=time.perf_counter)
-    status: int | None = None
-    running: AsyncRequest | None = None
-    model: str | None = None
-    """Of several, the one that was asked."""
-    reason: str = ""
-    """Why it was refused, without a word of it."""
-    ignored: IgnoredFields | None = None
-    """Its fields that were left out."""
-
-    def line(self, method: str, path: str) -> str:
-        """Write the line, at the end of the request."""
-        end_s = time.perf_counter()
-        parts = [f"{self.id} {method} {_plain(path)} {self.status or 'gone'}"]
-        if self.reason:
-            parts.append(self.reason)
-        if self.model is not None:
-            parts.append(f"model {self.model}")
-        if (running := self.running) is not None and running.handles:
-            figures = timings(running, end_s, "")
-            first_ms = figures["prompt_ms"] + (running.start_s - self.start_s) * 1e3
-            parts += [
-                f"prompt {figures['prompt_n']} tokens (+{figures['cache_n']} cached{_parting(running)})",
-                f"answer {figures['predicted_n']} tokens ({_reasons(running)})",
-                f"first {first_ms:.0f} ms",
-                f"accepted {figures['draft_n_accepted']} of {figures['draft_n']} drafted",
-            ]
-        return ", ".join([*parts, f"total {(end_s - self.start_s) * 1e3:.0f} ms"])
-
-
-class AccessLog:
-    """Counts and logs every request, and gives it an id, which the answer's `x-request-id` tells."""
-
-    def __init__(self, app: ASGIApp, is_on: bool, count: Callable[[str, int | None], None]) -> None:
-        """`count` is called with the method and status of each."""
-        self.app, self._is_on, self._count = app, is_on, count
-        if is_on:
-            _log.setLevel(logging.INFO)
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Pass the request on, and log its end."""
-        if scope["type"] != "http":
-            await self.app(scope, receive, send)
-            return
-        entry = LogEntry()
-        scope.setdefault("state", {})["entry"] = entry
-
-        async def send_with_id(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                entry.status = message["status"]
-                headers = MutableHeaders(scope=message)
-                headers["x-request-id"] = entry.id
-                if entry.ignored and entry.ignored.names:
-                    headers[IGNORED] = entry.ignored.header()
-            await send(message)
-
-        try:
-            await self.app(scope, receive, send_with_id)
-        except Exception:
-            entry.status = entry.status or 500  # it is answered outside of all middleware
-            raise
-        finally:
-            self._count(scope["method"], entry.status)
-            if self._is_on:
-                _log.info("%s", entry.line(scope["method"], scope["path"]))
-
-
-def _plain(path: str) -> str:
-    """Write a path so that it cannot break the line."""
-    return path if path.isprintable() and " " not in path and len(path) < 60 else short_repr(path)
-
-
-def _parting(running: AsyncRequest) -> str:
-    """Say at which token its prompt parts from an earlier one, if much was read for that."""
-    at = running.runs[0].seq.parts_at
-    return "" if at is None else f", parts from an earlier one at {at}"
-
-
-def _reasons(running: AsyncRequest) -> str:
-    """List why its completions ended, each reason once."""
-    reasons = [run.seq.finish_reason for run in running.runs]
-    return "+".join(dict.fromkeys("abort" if one is None else one.value for one in reasons))

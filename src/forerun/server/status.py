@@ -166,9 +166,13 @@ def _slots(llm: LLM) -> list[Document]:
                 "n_remain": run.stops.tokens_left,
                 "n_decoded": len(seq.generated),
             }
+            num_read = engine.num_read(seq) or 0
             slots[seq.slot] |= {
                 "is_processing": True,
                 "id_task": seq.id,
+                "n_prompt_tokens": seq.num_prompt,
+                "n_prompt_tokens_processed": max(num_read - seq.num_reused, 0),
+                "n_prompt_tokens_cache": seq.num_reused,
                 "next_token": [next_token],
             }
     return slots

@@ -34,8 +34,6 @@ class Writer(ABC):
 
     done = b""
     """Stands at the end of a stream."""
-    ping = b": ping\n\n"
-    """Stands where nothing else has come for a while."""
     media_type = EVENTS
 
     def __init__(
@@ -73,9 +71,12 @@ class Writer(ABC):
         """Write how far a prompt was read."""
         yield from ()
 
+    @abstractmethod
     def keep_alive(self) -> bytes:
-        """Write what stands where nothing else has come for a while, such as while a prompt is read."""
-        return self.ping
+        """Write what stands where nothing else has come for a while, such as while a prompt is read.
+
+        It is what clients of the API wait for: comments do not stop every timer.
+        """
 
     def end(self) -> Iterator[Document]:
         """Write the last events."""
@@ -104,9 +105,8 @@ class Writer(ABC):
         """Answer, as a stream or when all is there; a client that goes away ends the request."""
         request.state.entry.running = self.running
         if stream:
-            ping_s = self._ping_s if self.ping else 0.0
             return EventStreamResponse(
-                self._stream(), self.running.cancel, self.keep_alive, ping_s, self.media_type
+                self._stream(), self.running.cancel, self.keep_alive, self._ping_s, self.media_type
             )
         async with cancelled_on_disconnect(request.receive, self.running.cancel):
             async for _ in self._events():

@@ -218,7 +218,7 @@ def _response_format(form: object) -> dict[str, Any]:
 class MessagesWriter(BlockWriter):
     """Write the events and the document."""
 
-    prefix, ping = "msg", b'event: ping\ndata: {"type":"ping"}\n\n'
+    prefix = "msg"
 
     def final(self) -> Document:
         """Write the message."""
@@ -228,6 +228,10 @@ class MessagesWriter(BlockWriter):
     def begin(self) -> Iterator[Document]:
         """Write the message without its content."""
         yield {"type": "message_start", "message": self._message([])}
+
+    def keep_alive(self) -> bytes:
+        """Write Anthropic's event for it."""
+        return self.frame({"type": "ping"})
 
     def open(self, block: ContentBlock) -> Iterator[Document]:
         """Write a block without its text."""

@@ -164,15 +164,23 @@ class NativeWriter(Writer):
 
     def read(self, progress: PromptProgress) -> Iterator[Document]:
         """Write a chunk without text."""
-        yield {
-            "index": progress.completion,
+        yield self._head(progress.completion) | {"prompt_progress": prompt_progress(progress)}
+
+    def keep_alive(self) -> bytes:
+        """Write a chunk without text."""
+        return self.frame(self._only(self._head(0)))
+
+    def _head(self, index: int) -> Document:
+        """Write a chunk of a completion without what is new."""
+        seq = self.running.runs[index].seq
+        return {
+            "index": index,
             "content": "",
             "tokens": [],
             "stop": False,
-            "id_slot": self.running.runs[progress.completion].seq.slot,
-            "tokens_predicted": 0,
-            "tokens_evaluated": progress.num_prompt,
-            "prompt_progress": prompt_progress(progress),
+            "id_slot": seq.slot,
+            "tokens_predicted": self._counts[index],
+            "tokens_evaluated": seq.num_prompt,
         }
 
     def _chunk(
@@ -182,18 +190,8 @@ class NativeWriter(Writer):
         tokens: tuple[int, ...],
         scored: tuple[TokenLogprob, ...],
     ) -> Document:
-        index = step.completion
-        seq = self.running.runs[index].seq
-        self._counts[index] += len(tokens)
-        document: Document = {
-            "index": index,
-            "content": text,
-            "tokens": [*tokens],
-            "stop": False,
-            "id_slot": seq.slot,
-            "tokens_predicted": self._counts[index],
-            "tokens_evaluated": seq.num_prompt,
-        }
+        self._counts[step.completion] += len(tokens)
+        document = self._head(step.completion) | {"content": text, "tokens": [*tokens]}
         if scored:
             document["completion_probabilities"] = self._probabilities(scored)
         if self.body.timings_per_token:

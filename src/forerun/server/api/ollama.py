@@ -339,7 +339,7 @@ def _time(seconds: float | None = None) -> str:
 class OllamaWriter(BlockWriter):
     """Write lines of JSON and the document."""
 
-    media_type, ping = LINES, b""
+    media_type = LINES
 
     def final(self) -> Document:
         """Write the whole answer."""
@@ -368,6 +368,10 @@ class OllamaWriter(BlockWriter):
     def fail(self, error: ApiError) -> Document:
         """Write the error as Ollama does."""
         return error.ollama()
+
+    def keep_alive(self) -> bytes:
+        """Write a line without text: there are no comments."""
+        return self.frame(self._chunk("", ""))
 
     def frame(self, document: Document) -> bytes:
         """Write a line."""

@@ -71,6 +71,11 @@ class OpenAIWriter(Writer):
         more = {"prompt_progress": prompt_progress(progress)}
         yield self._without_text(progress.completion, content, more)
 
+    def keep_alive(self) -> bytes:
+        """Write a chunk without text."""
+        content: Document = {"delta": {}} if self.is_chat else {"text": ""}
+        return self.frame(self._without_text(0, content, {}))
+
     def chunks(self, events: Sequence[StreamEvent]) -> Iterator[Document]:
         """Write a chunk for each completion that got something to show."""
         figures: dict[bool, Document] = {}
