@@ -19,7 +19,7 @@ reasoning_budget toolChoice responseFormat speculative.n_max"""
 """Ours, under another name."""
 UNREAD = """
 user metadata store prompt_cache_key verbosity truncation prediction_config provider transforms betas mcp_servers
-cache_prompt n_keep id_slot speculative.n_min xtc_threshold dry_base mirostat_tau repeat_last_n priority vllm_xargs
+cache_prompt n_keep id_slot speculative.n_min xtc_threshold dry_base mirostat_tau repeat_last_n vllm_xargs
 kv_transfer_params return_logprob no_stop_trim bootstrap_host details adapter_hint num_ctx use_mmap keep_alive mode
 instruction_template truncation_length do_sample temperature_last sampler_order max_length api_type safe_prompt
 enable_search citations n_gpu_layers timeout draft_model dtype output_scores safetySettings"""

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.drafters.base.contract import Drafter
-from forerun.engine.prefill import LEAST_GAP_S, LEAST_ROWS, PrefillPace, shares
+from forerun.engine.prefill import LEAST_GAP_S, LEAST_ROWS, PrefillPace, rank, shares
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -53,6 +53,45 @@ def test_short_prompts_without_end_do_not_starve_a_long_one(short, budget):
         left -= shares([left, short, short, short], budget)[0]
         steps += 1
     assert steps <= 2000 / max(1, min(budget // 4, short)) + 1
+
+
+RANKED = st.lists(
+    st.tuples(st.integers(1, 3000), st.integers(-1, 1), st.integers(0, 512)), min_size=1, max_size=9
+)
+
+
+@given(RANKED, st.integers(1, 300))
+def test_priorities_and_short_answers_come_first_and_the_oldest_keeps_its_part(given_, budget):
+    remaining, priorities, written = map(list, zip(*given_, strict=True))
+    ranks = [(p, left + n) for left, p, n in zip(remaining, priorities, written, strict=True)]
+    rows = shares(remaining, budget, ranks)
+    assert all(0 <= own <= left for own, left in zip(rows, remaining, strict=True))
+    assert 0 < sum(rows) <= budget
+    first = min(range(len(ranks)), key=lambda i: (ranks[i][0], remaining[i] > budget, ranks[i][1]))
+    assert rows[0] >= min(budget // 4, remaining[first], remaining[0])
+    assert rows[first] >= min(remaining[first], budget - budget // 4)
+
+
+def test_a_completion_of_a_few_tokens_comes_before_a_chat_of_the_same_length():
+    engine = engine_for(MODEL, None, prefill_chunk=16)
+    few, many = (replace(GREEDY, max_tokens=n) for n in (4, None))
+    runs = [
+        engine.add(LONG[start:90], params) for start, params in ((0, many), (1, many), (2, few))
+    ]
+    assert rank(runs[2].seq, 88) < rank(runs[1].seq, 89)
+    while not runs[2].has_begun:
+        engine.step()
+    assert not any(run.has_begun for run in runs[:2])
+
+
+def test_a_lower_number_comes_first_whatever_it_takes():
+    engine = engine_for(MODEL, None, prefill_chunk=16)
+    engine.add(LONG, GREEDY)
+    short = engine.add(LOOPING[0], GREEDY)
+    first = engine.add(LONG[1:], replace(GREEDY, priority=-1))
+    while not first.has_begun:
+        assert not short.has_begun
+        engine.step()
 
 
 def test_a_short_prompt_is_not_behind_a_long_one():

@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
 from forerun.core.types import Seq
 from forerun.engine.engine import Engine
-from forerun.engine.scheduler import RowBudgets, Scheduler
+from forerun.engine.scheduler import FIRST_COME, RowBudgets, Scheduler
 from forerun.model.model import Hidden
 from tests.engine.harness import GREEDY, LOOPING, Scripted, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
@@ -73,6 +73,60 @@ def test_who_was_preempted_goes_first_and_finds_its_rows() -> None:
     assert list(scheduler.waiting) == [first, second]
     scheduler.admit()
     assert pending(scheduler, first) == [7]
+
+
+def test_places_go_by_priority_and_to_few_tokens_and_each_fourth_to_the_first_that_came() -> None:
+    scheduler = Scheduler(MODEL.new_cache(1, 64), reuse=True)
+    kinds = [(1, 16)] * 2 + [(0, None)] * 3 + [(0, 4)] * 3 + [(-1, None)] * 2
+    for i, (priority, most) in enumerate(kinds):
+        params = SamplingParams(max_tokens=most, priority=priority)
+        scheduler.add(Seq(i, [i, i, i], params, 0))
+    order = []
+    while scheduler.waiting:
+        scheduler.admit()
+        (seq,) = scheduler.running
+        order.append(seq.id)
+        scheduler.release(seq)
+    assert order == [8, 9, 5, 0, 6, 7, 2, 1, 3, 4]
+
+
+@pytest.mark.parametrize("priority", [0, 5])
+def test_who_waits_longest_gets_a_place_however_many_come_before_it(priority: int) -> None:
+    scheduler = Scheduler(MODEL.new_cache(1, 64), reuse=True)
+    last = Seq(0, [1, 1], SamplingParams(max_tokens=None, priority=priority), 0)
+    scheduler.add(last)
+    for i in range(1, 100):
+        scheduler.add(Seq(i, [i % 20, 2], SamplingParams(max_tokens=1), 0))
+        scheduler.admit()
+        (seq,) = scheduler.running
+        if seq is last:
+            break
+        scheduler.release(seq)
+    assert i <= FIRST_COME
+
+
+def test_others_go_on_while_one_waits_for_rows_that_are_being_read() -> None:
+    scheduler = Scheduler(MODEL.new_cache(2, 64), reuse=True)
+    first, sharing, other = seq(0, [*TEXT, 7]), seq(1, [*TEXT, 8]), seq(2, [9, 9])
+    for waiting in (first, sharing, other):
+        scheduler.add(waiting)
+    scheduler.admit()
+    assert scheduler.running == [first, other]
+
+
+def test_memory_is_taken_from_the_lowest_priority() -> None:
+    prompts = [[*([i] * 50), *prompt] for i, prompt in enumerate(LOOPING, 1)]
+    params = SamplingParams(temperature=0, max_tokens=80)
+    engine = engine_for(MODEL, cache=MODEL.new_cache(3, 256, num_blocks=4))
+    preempted, preempt = [], engine.scheduler.preempt
+    engine.scheduler.preempt = lambda seq: (preempted.append(seq.id), preempt(seq))
+    runs = [
+        engine.add(p, replace(params, priority=n)) for p, n in zip(prompts, (2, 1, 0), strict=True)
+    ]
+    drain(engine)
+    assert preempted
+    assert runs[2].seq.id not in preempted
+    assert [run.seq.generated for run in runs] == plain(MODEL, prompts, params)
 
 
 SHARED = [1 + i % 7 for i in range(150)]

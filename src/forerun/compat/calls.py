@@ -33,6 +33,7 @@ def check(method: Callable[..., object], others: Mapping[str, object]) -> None:
     """Raise RequestError for arguments besides a method's own, unless they ask for nothing."""
     known = inspect.signature(method).parameters.keys() - {"others"}
     if "sampling_params" in known:
-        for name in sorted(others.keys() & SamplingParams.__dataclass_fields__):
+        given = {name for name, value in others.items() if value not in _ALL.get(name, ())}
+        for name in sorted(given & SamplingParams.__dataclass_fields__.keys()):
             raise RequestError(f"{name} is a sampling parameter: give SamplingParams({name}=...)")
     reject(others, _NEUTRAL.get(method.__name__, _ALL), "argument", known)

@@ -70,7 +70,7 @@ _HINTS = """
 user safety_identifier client_metadata metadata include store context_management service_tier verbosity
 prompt_cache_key prompt_cache_retention prompt_cache_options truncation web_search_options audio
 max_tool_calls cache_control inference_geo speed mcp_servers betas anthropic_beta anthropic_version
-request_id rid priority cache_salt include_reasoning separate_reasoning return_tokens_as_token_ids
+request_id rid cache_salt include_reasoning separate_reasoning return_tokens_as_token_ids
 spaces_between_special_tokens mm_processor_kwargs
 id_slot cache_prompt n_cache_reuse n_keep n_discard n_indent t_max_prompt_ms response_fields
 repeat_last_n penalize_nl backend_sampling dynatemp_exponent xtc_threshold dry_allowed_length dry_base

@@ -25,6 +25,8 @@ HOT = 2.0
 MAX_LOGPROBS = 100
 MAX_IDS = 1024
 """Token ids with a bias, and such that end the output: they are checked for every completion."""
+BATCH_PRIORITY = 1
+"""Of texts that are read for their vectors, and of several prompts in one request, where nothing else is said."""
 
 SAMPLERS = ("penalties", "temperature", "top_k", "top_p", "min_p")
 """The order in which a distribution is filtered, if none is asked for."""
@@ -160,6 +162,8 @@ class SamplingParams:
     nothing else."""
     max_draft: int | None = None
     """At most this many drafted tokens a pass; 0 is plain decoding. No value changes a token."""
+    priority: int = 0
+    """Of requests that wait, those with a lower number come first."""
 
     def __post_init__(self) -> None:
         self._read_spellings()
@@ -283,6 +287,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("min_tokens", "a whole number from 0", _within(0)),
     ("max_draft", "a whole number from 0, or none", _within(0)),
     ("t_max_predict_ms", "a whole number from 0, or none", _within(0)),
+    ("priority", "a whole number of up to 63 bits", _within(-MAX_SEED, MAX_SEED)),
     ("samplers", f"an order of {', '.join(SAMPLERS)}", lambda v: {*v} <= {*SAMPLERS}),
     ("pooling", "last, mean or none", lambda v: v in ("last", "mean", "none")),
     ("prediction", "text or token ids", lambda v: True),

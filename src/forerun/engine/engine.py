@@ -26,7 +26,7 @@ from forerun.drafters.base.contract import Drafter
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.intake import Intake, NewGrammar
 from forerun.engine.memory import LOGIT_ROWS
-from forerun.engine.prefill import PrefillPace, shares
+from forerun.engine.prefill import PrefillPace, rank, shares
 from forerun.engine.proposer import Proposer
 from forerun.engine.scheduler import RowBudgets, Scheduler
 from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, pack
@@ -210,9 +210,9 @@ class Engine:
         if reading:
             is_decoding = len(reading) < len(steps)
             budget = min(from_disk, self.pace.budget(is_decoding=is_decoding))
-            for step, rows in zip(
-                reading, shares([len(step.tokens) for step in reading], budget), strict=True
-            ):
+            lengths = [len(step.tokens) for step in reading]
+            ranks = [rank(step.seq, left) for step, left in zip(reading, lengths, strict=True)]
+            for step, rows in zip(reading, shares(lengths, budget, ranks), strict=True):
                 step.tokens = step.tokens[:rows]
         return [step for step in steps if step.tokens]
 

@@ -1,7 +1,9 @@
 """Scheduling: which sequences run, and what gives way where blocks of keys and values run short.
 
-Waiting sequences get cache slots in the order they came, when there is memory for their rows. Before each pass every
-running sequence takes the blocks of its own next rows; if none are left, the youngest sequence is preempted. Drafts
+Waiting sequences get cache slots when there is memory for their rows: by priority, those that may write only a few
+tokens first, and else in the order they came. Every fourth place goes to the one that came first of all, so that none
+waits for ever. Before each pass every running sequence takes the blocks of its own next rows; if none are left, the
+youngest of the lowest priority is preempted. Drafts
 take blocks after them in the same order, for which cached prefixes are given up; a draft that finds none is cut to the
 rows that the blocks of its sequence have anyway. Nothing of it changes a token; each kind is counted, and logged once.
 """
@@ -10,13 +12,15 @@ from __future__ import annotations
 
 import logging
 import time
-from collections import Counter, deque
+from bisect import insort
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from forerun.core import tree
 from forerun.core.config import EngineConfig
 from forerun.core.types import Seq
+from forerun.engine.prefill import rank
 from forerun.engine.sequence import SequenceStep
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import common_prefix
@@ -35,6 +39,10 @@ WORTH_A_NOTE = 128
 """Rows to read that are worth saying where a prompt parts from the ones before."""
 WORTH_WAITING = 4
 """Rows to share for which a sequence waits for a pass."""
+FIRST_COME = 4
+"""Every so many places one goes to the sequence that came first."""
+LOOKED_AT = 8
+"""Waiting sequences of which one gets the next place: the others of them share rows that are being read."""
 
 _log = logging.getLogger(__name__)
 
@@ -61,7 +69,8 @@ class Scheduler:
     def __init__(self, cache: KVCache, *, reuse: bool) -> None:
         self.cache = cache
         self.reuse = reuse
-        self.waiting: deque[Seq] = deque()
+        self.waiting: list[Seq] = []
+        """In the order in which they get slots, but for those that came first of all."""
         self.running: list[Seq] = []
         """Running sequences, longest running first."""
         self.num_queried = self.num_reused = self.num_from_disk = self.num_computed = 0
@@ -69,15 +78,15 @@ class Scheduler:
         self.memory_steps: Counter[str] = Counter(dict.fromkeys(MEMORY_STEPS, 0))
         """How often each of `MEMORY_STEPS` was taken."""
         self._last_queued: Seq | None = None
+        self._num_admitted = 0
 
     def add(self, seq: Seq) -> None:
-        """Put a new sequence at the end of the queue."""
-        self.waiting.append(seq)
+        """Put a sequence into the queue."""
+        insort(self.waiting, seq, key=_turn)
 
     def admit(self) -> None:
         """Give free slots to waiting sequences, leaving a block for each that runs to grow into."""
-        while self.waiting and not self._can_share_soon(self.waiting[0]):
-            seq = self.waiting[0]
+        while (seq := self._next()) is not None:
             spare = len(self.running)
             opened = self.cache.open(seq.tokens, reuse=self._reuses(seq), spare=spare)
             if opened is None:
@@ -85,7 +94,8 @@ class Scheduler:
                     self._last_queued = seq
                     self._count(QUEUED)
                 return
-            self.waiting.popleft()
+            self.waiting.remove(seq)
+            self._num_admitted += 1
             seq.slot, num_reused = opened
             seq.admitted_s = seq.admitted_s or time.perf_counter()
             self.num_queried += len(seq.tokens)
@@ -114,10 +124,17 @@ class Scheduler:
         self.cache.close(seq.slot, seq.tokens, seq.num_instructions)
         seq.slot = -1
 
+    def _next(self) -> Seq | None:
+        """Find who gets the next place; none while all wait for rows that are being read."""
+        first = self.waiting[:LOOKED_AT] if len(self.running) < self.cache.num_slots else []
+        if first and self._num_admitted % FIRST_COME == FIRST_COME - 1:
+            first = [min(self.waiting, key=lambda seq: seq.id), *first]
+        return next((seq for seq in first if not self._can_share_soon(seq)), None)
+
     def preempt(self, seq: Seq) -> None:
-        """Send a running sequence back to the head of the queue; its slot and its blocks can be had by others."""
+        """Send a running sequence back to the queue, before new ones; its slot and its blocks can be had by others."""
         self.release(seq)
-        self.waiting.appendleft(seq)
+        self.add(seq)
         self._count(PREEMPTED)
 
     def fit(
@@ -125,17 +142,18 @@ class Scheduler:
     ) -> list[SequenceStep]:
         """Reserve the rows of a pass; return the sequences that were not preempted for it.
 
-        Committed tokens come first: the youngest sequences are preempted, `preempt` being called with their ids, until
-        the others have their rows. A draft that then finds no block is cut to what the blocks of its sequence hold.
+        Committed tokens come first: the youngest of the lowest priority are preempted, `preempt` being called with
+        their ids, until the others have their rows. A draft that then finds no block is cut to what the blocks of its
+        sequence hold.
         """
         ready = []
         for step in steps:
             while step.seq.slot >= 0 and not self.cache.reserve(step.seq.slot, len(step.tokens)):
-                youngest = self.running[-1]
-                assert youngest is not step.seq or len(self.running) > 1, "one always fits"
-                preempt(youngest.id)
-            if step.seq.slot >= 0:
-                ready.append(step)
+                last = max(reversed(self.running), key=lambda seq: seq.params.priority)
+                assert last is not step.seq or len(self.running) > 1, "one always fits"
+                preempt(last.id)
+            ready.append(step)
+        ready = [step for step in ready if step.seq.slot >= 0]
         for step in ready:
             slot, draft, num_tokens = step.seq.slot, step.draft, len(step.tokens)
             if not self.cache.reserve(slot, num_tokens + len(draft)):
@@ -169,3 +187,9 @@ class Scheduler:
             if shared >= WORTH_WAITING and other.tokens[:committed] == seq.tokens[:committed]:
                 return True
         return False
+
+
+def _turn(seq: Seq) -> tuple[int, bool, int, int]:
+    """Order the queue: by priority, who was preempted first, by the tokens that may be written, by age."""
+    priority, work = rank(seq, 0)
+    return priority, seq.admitted_s is None, work, seq.id

@@ -8,7 +8,7 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.params import SamplingParams
+from forerun.core.params import BATCH_PRIORITY, SamplingParams
 from forerun.engine.loop import Request
 
 Vectors = NDArray[np.float32]
@@ -47,10 +47,15 @@ class EmbeddingRequestOutput:
         return cls(request.id, EmbeddingOutput(_vector(request).tolist()), tokens)
 
 
-def params(pooling: Literal["last", "mean", "none"]) -> SamplingParams:
+def params(pooling: Literal["last", "mean", "none"], priority: int | None = None) -> SamplingParams:
     """Return what a prompt is read with for its states. Raises RequestError for a pooling that is none."""
     return SamplingParams(
-        temperature=0.0, max_tokens=0, pooling=pooling, max_draft=0, detokenize=False
+        temperature=0.0,
+        max_tokens=0,
+        pooling=pooling,
+        max_draft=0,
+        detokenize=False,
+        priority=BATCH_PRIORITY if priority is None else priority,
     )
 
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from forerun.core.params import SamplingParams
 from forerun.engine import vectors
 from forerun.engine.vectors import Vectors
 from forerun.server.api.llama_server_requests import split_prompts
@@ -55,6 +56,8 @@ class EmbeddingRequest(RequestBody):
     """The p of the norm that vectors are divided by, 0: by the largest number, -1: by none."""
     truncate: bool | str = False
     """Cut texts that are longer than the context; else, and for NONE, they are refused."""
+    priority: int | None = None
+    """Of requests that wait, those with a lower number come first; left out: 1, behind what is answered."""
 
 
 @router.post(
@@ -122,7 +125,8 @@ async def vectors_of(
 
     pooling = pooling_of(service)
     check_texts(len(parts), field)
-    states, num_tokens = await read_states(service, request, encode, len(parts), pooling, field)
+    params = vectors.params(pooling, body.priority)
+    states, num_tokens = await read_states(service, request, encode, len(parts), params, field)
 
     def made(rows: Vectors) -> Vectors:
         rows = rows[:, : body.dimensions]
@@ -145,14 +149,13 @@ async def read_states(
     request: JsonRequest,
     encode: Callable[[int], Encoded],
     count: int,
-    pooling: Literal["last", "mean", "none"],
+    params: SamplingParams,
     field: str,
 ) -> tuple[list[Vectors], int]:
     """Read so many texts, in slices; return the states of each that the head reads, and count their tokens.
 
     Raises ApiError.
     """
-    params = vectors.params(pooling)
     states, num_tokens, step = list[Vectors](), 0, min(SLICE, service.most_at_once)
     for start in range(0, count, step):
         numbers = range(start, min(start + step, count))

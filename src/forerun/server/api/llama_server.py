@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.core.params import LLAMA_SAMPLERS, SamplingParams
+from forerun.core.params import BATCH_PRIORITY, LLAMA_SAMPLERS, SamplingParams
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.sequence import SequenceState
 from forerun.llm import LLM
@@ -91,7 +91,9 @@ async def _reply(
         message = "stream_options are for OpenAI's routes: leave them out"
         raise invalid(message, "stream_options")
     body.read_biases(service.llm().tokenizer)
-    params = service.params(body, max_tokens=None, samplers=LLAMA_SAMPLERS)
+    priority = BATCH_PRIORITY if num_prompts > 1 else 0
+    own = {"max_tokens": None, "samplers": LLAMA_SAMPLERS, "priority": priority}
+    params = service.params(body, **own)
     read = partial(service.encode, encode, request.nbytes)
     running = await service.submit(request, read, num_prompts, params, "prompt", body)
     writer = NativeWriter(service, running, body, is_one=is_one and params.n == 1)

@@ -13,7 +13,7 @@ from starlette.responses import Response
 
 from forerun.compat.chats import bounded
 from forerun.compat.tools import Toolbox
-from forerun.core.params import SamplingParams
+from forerun.core.params import BATCH_PRIORITY, SamplingParams
 from forerun.core.structured import StructuredOutputsParams
 from forerun.server.api.openai_writer import OpenAIWriter
 from forerun.server.async_request import AsyncRequest
@@ -173,9 +173,9 @@ async def continued(
     """Hand the prompts of a completion to the engine. Raises ApiError."""
     if body.echo and body.stream and body.logprobs is not None:
         raise invalid("echo with logprobs is not streamed: leave out stream", "stream")
-    params = service.params(body)
     bos = None if body.add_special_tokens else False
     given = body.prompts()
+    params = service.params(body, priority=BATCH_PRIORITY if len(given) > 1 else 0)
     infill = service.fill_in("suffix") if body.suffix else None
     if infill is not None and not all(isinstance(one, str) for one in given):
         raise invalid("suffix needs prompts as text", "suffix")

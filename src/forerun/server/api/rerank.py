@@ -15,6 +15,7 @@ import numpy as np
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from forerun.engine import vectors
 from forerun.engine.vectors import Vectors, normalized
 from forerun.server.api.embeddings import check_texts, pooling_of, read_states
 from forerun.server.bodies import JsonRequest, JsonRoute
@@ -52,6 +53,8 @@ class RerankRequest(RequestBody):
     """Only so many results."""
     return_documents: bool = False
     """Add the texts."""
+    priority: int | None = None
+    """As of embeddings."""
     instruction: str = _INSTRUCTION
     """What makes a document relevant, for a causal reranker."""
 
@@ -117,8 +120,9 @@ async def _by_answer(
     def encode(number: int) -> Encoded:
         return service.read_text(prompts[number], "documents", bos=False)
 
+    params = vectors.params("last", body.priority)
     states, num_tokens = await read_states(
-        service, request, encode, len(texts), "last", "documents"
+        service, request, encode, len(texts), params, "documents"
     )
 
     def logits() -> Vectors:
@@ -145,8 +149,9 @@ async def _by_vectors(
         encoded = [service.read_text(given[number], "documents")]
         return end_texts(encoded, service.llm().tokenizer)[0]
 
+    params = vectors.params(pooling, body.priority)
     states, num_tokens = await read_states(
-        service, request, encode, len(texts) + 1, pooling, "documents"
+        service, request, encode, len(texts) + 1, params, "documents"
     )
     query, *others = (normalized(rows)[0] for rows in states)
     return np.stack(others) @ query, num_tokens
