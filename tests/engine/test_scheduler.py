@@ -105,6 +105,20 @@ def test_who_waits_longest_gets_a_place_however_many_come_before_it(priority: in
     assert i <= FIRST_COME
 
 
+def test_texts_that_are_read_for_vectors_leave_a_place() -> None:
+    for num_slots, most in ((3, 2), (1, 1)):
+        scheduler = Scheduler(MODEL.new_cache(num_slots, 64), reuse=True)
+        for i in range(4):
+            scheduler.add(Seq(i, [i, i, i], SamplingParams(max_tokens=0, pooling="last"), 0))
+        scheduler.admit()
+        assert len(scheduler.running) == most
+    scheduler = Scheduler(MODEL.new_cache(3, 64), reuse=True)
+    for i, pooling in enumerate(("last", "last", "last", None)):
+        scheduler.add(Seq(i, [i, i, i], SamplingParams(pooling=pooling), 0))
+    scheduler.admit()
+    assert [one.id for one in scheduler.running] == [0, 1, 3]
+
+
 def test_others_go_on_while_one_waits_for_rows_that_are_being_read() -> None:
     scheduler = Scheduler(MODEL.new_cache(2, 64), reuse=True)
     first, sharing, other = seq(0, [*TEXT, 7]), seq(1, [*TEXT, 8]), seq(2, [9, 9])

@@ -125,11 +125,19 @@ class Scheduler:
         seq.slot = -1
 
     def _next(self) -> Seq | None:
-        """Find who gets the next place; none while all wait for rows that are being read."""
-        first = self.waiting[:LOOKED_AT] if len(self.running) < self.cache.num_slots else []
+        """Find who gets the next place; none while all wait for rows that are being read.
+
+        Texts that are read for their vectors leave a place to others.
+        """
+        num_free = self.cache.num_slots - len(self.running)
+        is_last = num_free == 1 < self.cache.num_slots
+        first = self.waiting[:LOOKED_AT] if num_free else []
         if first and self._num_admitted % FIRST_COME == FIRST_COME - 1:
             first = [min(self.waiting, key=lambda seq: seq.id), *first]
-        return next((seq for seq in first if not self._can_share_soon(seq)), None)
+        for seq in first:
+            if not (is_last and seq.params.pooling) and not self._can_share_soon(seq):
+                return seq
+        return None
 
     def preempt(self, seq: Seq) -> None:
         """Send a running sequence back to the queue, before new ones; its slot and its blocks can be had by others."""

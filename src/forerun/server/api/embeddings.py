@@ -6,6 +6,7 @@ its states runs through the engine as any other, so it is batched, waits and is 
 
 from __future__ import annotations
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterable, Iterator
 from functools import cache, partial
@@ -20,10 +21,11 @@ from forerun.core.params import SamplingParams
 from forerun.engine import vectors
 from forerun.engine.vectors import Vectors
 from forerun.server.api.llama_server_requests import split_prompts
+from forerun.server.async_request import AsyncRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import MAX_TEXTS
 from forerun.server.errors import invalid, must_be, unsupported
-from forerun.server.http import RowsResponse, cancelled_on_disconnect
+from forerun.server.http import RowsResponse, while_connected
 from forerun.server.models import FromBody
 from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
@@ -154,7 +156,7 @@ async def read_states(
 ) -> tuple[list[Vectors], int]:
     """Read so many texts, in slices; return the states of each that the head reads, and count their tokens.
 
-    Raises ApiError.
+    Raises ApiError, ClientDisconnect.
     """
     states, num_tokens, step = list[Vectors](), 0, min(SLICE, service.most_at_once)
     for start in range(0, count, step):
@@ -162,12 +164,16 @@ async def read_states(
         read = partial(service.encode, partial(_all, encode, numbers), request.nbytes)
         running = await service.submit(request, read, len(numbers), params, field)
         request.state.entry.running = running
-        async with cancelled_on_disconnect(request.receive, running.cancel):
-            async for _ in running.events():
-                pass
-        states += [handle.runs[0].states() for handle in running.handles]
+        states += await while_connected(request, _states(running))
         num_tokens += sum(handle.runs[0].seq.num_prompt for handle in running.handles)
     return states, num_tokens
+
+
+async def _states(running: AsyncRequest) -> list[Vectors]:
+    """Wait until the texts are read; their states."""
+    async for _ in running.events():
+        pass
+    return await asyncio.to_thread(lambda: [handle.runs[0].states() for handle in running.handles])
 
 
 def pooling_of(service: Service) -> Pooling:

@@ -153,5 +153,9 @@ async def _by_vectors(
     states, num_tokens = await read_states(
         service, request, encode, len(texts) + 1, params, "documents"
     )
-    query, *others = (normalized(rows)[0] for rows in states)
-    return np.stack(others) @ query, num_tokens
+
+    def compared() -> Vectors:
+        query, *others = (normalized(rows)[0] for rows in states)
+        return np.stack(others) @ query
+
+    return await asyncio.to_thread(compared), num_tokens
