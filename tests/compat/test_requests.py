@@ -81,7 +81,7 @@ def test_a_constraint_is_kept_or_refused_by_name(name):
     [
         ({"max_tokens": 16.0}, "max_tokens", 16),
         ({"top_k": 40.0}, "top_k", 40),
-        ({"num_predict": -2}, "max_tokens", None),
+        ({"num_predict": -2}, "max_tokens", 2**31 - 1),
         ({"seed": 2**64 - 1}, "seed", MAX_SEED),
         ({"seed": -5}, "seed", MAX_SEED - 4),
         ({"seed": -1}, "seed", None),

@@ -169,6 +169,63 @@ def test_options_of_the_server_are_what_requests_leave_out(llm):
         assert post(url, "/v1/chat/completions", chat)["usage"]["completion_tokens"] <= 3
 
 
+LOST = {"ignore_eos": True, "temperature": 0}
+"""A model that does not end by itself."""
+SAID = [{"role": "user", "content": "Hi"}]
+
+
+@pytest.mark.parametrize(
+    ("route", "body", "reason"),
+    [
+        (
+            "/v1/chat/completions",
+            {"messages": SAID},
+            lambda one: one["choices"][0]["finish_reason"],
+        ),
+        (
+            "/v1/completions",
+            {"prompt": "Hi", "max_tokens": -1},
+            lambda one: one["choices"][0]["finish_reason"],
+        ),
+        ("/v1/responses", {"input": "Hi"}, lambda one: one["incomplete_details"]["reason"]),
+        ("/completion", {"prompt": "Hi"}, lambda one: one["stop_type"]),
+        ("/completion", {"prompt": "Hi", "n_predict": -1}, lambda one: one["stop_type"]),
+        ("/api/chat", {"messages": SAID, "stream": False}, lambda one: one["done_reason"]),
+        (
+            "/api/generate",
+            {"prompt": "Hi", "raw": True, "stream": False},
+            lambda one: one["done_reason"],
+        ),
+    ],
+)
+def test_a_lost_loop_ends_where_the_server_says(llm, monkeypatch, route, body, reason):
+    monkeypatch.setattr("forerun.server.service.MAX_TOKENS", 9)
+
+    def answered(url: str, **more: object) -> int:
+        before = llm.loop.served.generation_tokens
+        found = post(url, route, body | LOST | more)
+        assert reason(found) in ("length", "limit", "max_output_tokens")
+        return llm.loop.served.generation_tokens - before
+
+    with running(lambda: llm) as (url, _):
+        assert answered(url) == 9
+        assert (
+            httpx.get(f"{url}/props").json()["default_generation_settings"]["params"]["n_predict"]
+            == 9
+        )
+    with running(lambda: llm, sampling={"max_tokens": 5}) as (url, _):
+        assert answered(url) == 5
+    with running(lambda: llm, sampling={"max_tokens": -1}) as (url, _):
+        assert answered(url) > 400, "to the end of the context"
+
+
+def test_who_asks_for_all_of_the_context_gets_it(llm):
+    with running(lambda: llm, sampling={"max_tokens": 5}) as (url, _):
+        found = post(url, "/completion", {"prompt": "Hi", "n_predict": -2} | LOST)
+        assert found["tokens_predicted"] > 400
+        assert found["truncated"]
+
+
 def test_a_hole_is_filled_by_the_prompt_of_the_models_tokens(llm, monkeypatch):
     tokens = FillIn(prefix=4, suffix=5, middle=6, file=7, repo=8)
     monkeypatch.setitem(llm.tokenizer.__dict__, "fill_in", tokens)

@@ -185,6 +185,8 @@ _EMPTY: Mapping[str, tuple[object, ...]] = {
     },
 }
 """Values of our fields that are the same as none."""
+_FILLS_CONTEXT = 2**31 - 1
+"""Tokens of an answer that ends where the context does, whatever the server's bound is."""
 _LEAST_TOP_P = 1e-9
 """What keeps the likeliest token alone, as 0 does elsewhere: no vocabulary is so large that another one has less."""
 
@@ -306,7 +308,7 @@ def _meant(name: str, ours: str, value: object) -> object:
     if ours == "temperature" and is_number and value < 0:  # type: ignore[operator]  # llama.cpp's greedy
         return 0.0
     if name in ("n_predict", "num_predict") and is_number and value == -2:  # to fill the context
-        return -1
+        return _FILLS_CONTEXT
     if ours == "seed" and isinstance(value, int) and is_number and -(2**63) <= value < 2**64:
         return value if -1 <= value <= MAX_SEED else value & MAX_SEED
     if ours == "stop" and isinstance(value, list):

@@ -39,6 +39,8 @@ from forerun.text.template_process import TemplateProcess
 
 T = TypeVar("T")
 
+MAX_TOKENS = 16_384
+"""Tokens of an answer where neither the request nor the server's option says: a model that repeats itself ends."""
 DROP_S = 60.0
 """The time that an engine thread without requests has to end."""
 RENDERED_AT_ONCE = 2
@@ -152,9 +154,17 @@ class Service:
         """Return what a request leaves out: the server's options, then the route's, then the model's."""
         return replace(self.llm().default_params(), **{**route, **self.sampling})
 
+    @property
+    def most_tokens(self) -> int | None:
+        """The tokens of an answer where a request does not bound them; None: as many as the context holds."""
+        most: int | None = self.sampling.get("max_tokens", MAX_TOKENS)
+        return None if most == -1 else most
+
     def params(self, body: AnswerRequest, **route: Any) -> SamplingParams:
         """Make a request's parameters; what it leaves out is as in `defaults`. Raises ApiError."""
         params = body.params(self.defaults(**route), self.llm().drafter_spec.name)
+        if params.max_tokens is None:
+            params.max_tokens = self.most_tokens
         if params.structured_outputs is not None:
             check_bounds(params.structured_outputs, self.config, body.form_field)
         return params

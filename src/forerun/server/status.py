@@ -104,7 +104,7 @@ def _check_ready(served: ServedModels) -> None:
 async def props(service: FromQuery) -> Response:
     """Show what the server runs with."""
     llm = service.llm()
-    tokenizer, params = llm.tokenizer, service.defaults(max_tokens=None)
+    tokenizer, params = llm.tokenizer, service.defaults(max_tokens=service.most_tokens)
     eos_ids = sorted(tokenizer.eos_ids)
     return JsonResponse(
         {
