@@ -7,11 +7,14 @@ from dataclasses import replace
 
 import pytest
 
+from forerun.core.batch import Batch
 from forerun.core.params import SamplingParams
 from forerun.drafters.base.contract import LoadedModel, Target
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import scheduler
 from forerun.engine.engine import Engine
+from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.model import Hidden
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for
 from tests.tiny import tiny_model
 
@@ -159,3 +162,42 @@ def test_twenty_turns_of_two_chats_in_turn_within_a_fixed_budget(spec: str) -> N
     assert lost > 5
     assert tight.scheduler.memory_steps[scheduler.EVICTED]
     assert not tight.scheduler.memory_steps[scheduler.PREEMPTED]
+
+
+USERS, CONTEXT = 16, 4096
+
+
+@pytest.mark.parametrize(
+    ("share", "num_prompt", "most_preempted", "most_recomputed"),
+    [(4, 3800, 2, 0.2), (2, 3800, 1, 0.05), (1, 3800, 0, 0.0), (4, 500, 2, 0.6)],
+)
+def test_sixteen_users_within_a_budget_wait_and_all_end(
+    share: int, num_prompt: int, most_preempted: float, most_recomputed: float
+) -> None:
+    """A pool of a part of what all need: how often a sequence is preempted, and the rows that it costs, are bounded."""
+    model = tiny_model(3, sharpness=3.0, max_position=2 * CONTEXT)
+    blocks = USERS * CONTEXT // BLOCK_ROWS // share
+    cache = model.new_cache(USERS, CONTEXT, num_blocks=blocks)
+    engine, rows = engine_for(model, cache=cache), [0]
+    forward = model.forward
+
+    def counted(batch: Batch, *given: object) -> Hidden:
+        rows[0] += batch.num_rows
+        return forward(batch, *given)
+
+    parts = {"config": model.config, "head": model.head, "topk": model.topk}
+    engine.model = type("Counted", (), parts)()
+    engine.model.forward = counted
+    rng = random.Random(share)
+    prompts = [[user, *(rng.randrange(23) for _ in range(num_prompt - 1))] for user in range(USERS)]
+    num_new = min(256, CONTEXT - num_prompt) if num_prompt > 1000 else 3000
+    params = replace(GREEDY, max_tokens=num_new, ignore_eos=True)
+    runs = complete(engine, prompts, params)
+    assert all(len(run.seq.generated) == num_new for run in runs)
+    taken, ideal = engine.scheduler, USERS * (num_prompt + num_new - 1)
+    assert rows[0] == ideal + taken.num_recomputed
+    assert taken.num_recomputed <= most_recomputed * ideal
+    assert taken.memory_steps[scheduler.PREEMPTED] <= most_preempted * USERS
+    answers = [run.seq.generated for run in runs[:2]]
+    roomy = engine_for(model, cache=model.new_cache(2, CONTEXT))
+    assert [run.seq.generated for run in complete(roomy, prompts[:2], params)] == answers

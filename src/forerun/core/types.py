@@ -221,6 +221,8 @@ class Seq:
     """Prompt tokens whose rows the cache held already when it began, in memory or on disk."""
     num_from_disk: int = 0
     """Rows that were read from disk when it began."""
+    num_lost: int = 0
+    """Rows that it had when it was preempted."""
     parts_at: int | None = None
     """Where much of a prompt had to be read because it parts from an earlier text there."""
     finish_reason: FinishReason | None = None

@@ -75,6 +75,7 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
         "prefix_cache_hits": scheduler.num_reused,
         "external_prefix_cache_hits": scheduler.num_from_disk,
         "num_preemptions": scheduler.memory_steps[PREEMPTED],
+        "recomputed_tokens": scheduler.num_recomputed,
         "spec_decode_num_drafts": stats.drafts,
         "spec_decode_num_draft_tokens": stats.drafted,
         "spec_decode_num_accepted_tokens": stats.accepted,

@@ -43,6 +43,8 @@ FIRST_COME = 4
 """Every so many places one goes to the sequence that came first."""
 LOOKED_AT = 8
 """Waiting sequences of which one gets the next place: the others of them share rows that are being read."""
+SPARE_AGAIN = 8
+"""Blocks for each running sequence to grow into where a preempted one goes on: it would soon be preempted again."""
 
 _log = logging.getLogger(__name__)
 
@@ -75,6 +77,8 @@ class Scheduler:
         """Running sequences, longest running first."""
         self.num_queried = self.num_reused = self.num_from_disk = self.num_computed = 0
         """Tokens of admitted sequences; of them those that the cache held already, were on disk, and were computed."""
+        self.num_recomputed = 0
+        """Rows that preempted sequences had, and that are computed again."""
         self.memory_steps: Counter[str] = Counter(dict.fromkeys(MEMORY_STEPS, 0))
         """How often each of `MEMORY_STEPS` was taken."""
         self._last_queued: Seq | None = None
@@ -87,7 +91,7 @@ class Scheduler:
     def admit(self) -> None:
         """Give free slots to waiting sequences, leaving a block for each that runs to grow into."""
         while (seq := self._next()) is not None:
-            spare = len(self.running)
+            spare = len(self.running) * (1 if seq.admitted_s is None else SPARE_AGAIN)
             opened = self.cache.open(seq.tokens, reuse=self._reuses(seq), spare=spare)
             if opened is None:
                 if len(self.running) < self.cache.num_slots and seq is not self._last_queued:
@@ -100,6 +104,7 @@ class Scheduler:
             seq.admitted_s = seq.admitted_s or time.perf_counter()
             self.num_queried += len(seq.tokens)
             self.num_reused += num_reused
+            self.num_recomputed += max(seq.num_lost - num_reused, 0)
             seq.num_from_disk, seq.num_reused = 0, min(num_reused, seq.num_prompt)
             if seq.num_prompt - num_reused >= WORTH_A_NOTE:
                 seq.parts_at = self.cache.pool.parting(seq.tokens)
@@ -141,6 +146,7 @@ class Scheduler:
 
     def preempt(self, seq: Seq) -> None:
         """Send a running sequence back to the queue, before new ones; its slot and its blocks can be had by others."""
+        seq.num_lost = self.cache.length(seq.slot)
         self.release(seq)
         self.add(seq)
         self._count(PREEMPTED)

@@ -58,6 +58,7 @@ HELP = {
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already, in memory.",
     "external_prefix_cache_hits": "Tokens of them that were read from the prompt cache on disk.",
+    "recomputed_tokens": "Tokens of preempted sequences whose rows were computed again.",
     "num_preemptions": "Times a running sequence gave up its memory, to be read again.",
     "memory_pressure_steps": "What gave way where memory ran short, by step.",
     "request_success": "Sequences that ended, by reason.",
