@@ -1,6 +1,7 @@
 """Tokens a second of one to eight users of a server, beside llama-server: `python -m dev.users --help`.
 
-All servers are up and get the same chats in turns, each chat once. Prompts' reading counts.
+All servers are up and get the same chats in turns, each chat once. Prompts' reading counts. With `--arrivals` they get
+requests of mixed lengths at random times instead (`dev.arrivals`); with `--url` those that run already are asked.
 """
 
 from __future__ import annotations
@@ -18,17 +19,25 @@ from statistics import median
 
 import httpx
 
+from dev import arrivals
 from dev.servers import free_port, running
+from forerun.server.client import Remote
 
 USERS = (1, 2, 4, 8)
 LONGEST = 1500
 """Characters of a prompt, so that all fit into 2,048 tokens."""
+CONTEXT = 8192
+"""Tokens that the longest of `arrivals.KINDS` needs."""
 
 
-def commands(model: str, llama_server: str, threads: int) -> dict[str, list[str]]:
-    """Return what is compared, each a command that lacks its port."""
-    ours = [sys.executable, "-m", "forerun", "serve", model, "--max-num-seqs", "8", "-c", "2048"]
-    theirs = [llama_server, "-m", model, "-np", "8", "-c", "16384", "-fa", "on", "--no-webui"]
+def commands(
+    model: str, llama_server: str, threads: int, context: int = 2048
+) -> dict[str, list[str]]:
+    """Return what is compared, each a command that lacks its port; `context` tokens for each of eight."""
+    own = ["serve", model, "--max-num-seqs", "8", "-c", str(context)]
+    ours = [sys.executable, "-m", "forerun", *own]
+    theirs = [llama_server, "-m", model, "-np", "8", "-c", str(8 * context)]
+    theirs += ["-fa", "on", "--no-webui"]
     both = {
         "forerun": ours,
         "forerun -d none": [*ours, "-d", "none"],
@@ -86,6 +95,26 @@ def measure(args: argparse.Namespace) -> None:
                 print(line, flush=True)
 
 
+def measure_arrivals(args: argparse.Namespace) -> None:
+    """Write a line for each seed and server: what every request waited for, and what the server counted."""
+    with ExitStack() as stack, args.out.open("a", encoding="utf-8") as out:
+        servers = {
+            name: Remote.of(url) for name, _, url in (one.partition("=") for one in args.url)
+        }
+        each = {} if servers else commands(args.model, args.llama_server, args.threads, CONTEXT)
+        for name, command in each.items():
+            port = free_port()
+            counted = ["--metrics"] if "llama" in name else []
+            command = [*command, *counted, "--port", str(port)]
+            servers[name] = stack.enter_context(running(name, command, port))
+        seeds = range(args.seed, args.seed + args.rounds)
+
+        def write(line: str) -> None:
+            print(line, file=out, flush=True)
+
+        arrivals.measure(servers, seeds, args.each, args.arrivals, write)
+
+
 def draw(results: Path, picture: Path) -> None:
     """Draw the medians over rounds, a line a server, with the rounds as dots."""
     import matplotlib.pyplot as plt
@@ -122,11 +151,23 @@ def main() -> None:
     parser.add_argument("--each", type=int, default=10, help="chats of a load")
     parser.add_argument("--settle", type=float, default=10, help="seconds before the first load")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument(
+        "--arrivals", type=float, metavar="PER_S", help="requests a second that come"
+    )
+    parser.add_argument(
+        "--url",
+        action="append",
+        default=[],
+        metavar="NAME=URL",
+        help="a server that runs, with --arrivals",
+    )
     parser.add_argument("--out", type=Path, required=True)
     parser.add_argument("--draw", type=Path, help="draw what --out holds, measure nothing")
     args = parser.parse_args()
     if args.draw:
         draw(args.out, args.draw)
+    elif args.arrivals:
+        measure_arrivals(args)
     else:
         measure(args)
 

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from forerun.drafters.base.contract import Drafter
 from forerun.engine.prefill import LEAST_GAP_S, LEAST_ROWS, PrefillPace, rank, shares
+from forerun.engine.sequence import SequenceState
 from tests.engine.harness import (
     GREEDY,
     LOOPING,
@@ -161,3 +162,66 @@ def test_the_pace_follows_what_rows_cost():
         quick.pass_s = 0.004
         quick.learn(256, 256, 256 * 0.0004)
     assert quick.budget(is_decoding=True) == pytest.approx(LEAST_GAP_S / 0.0004, abs=2)
+
+
+ROW_S, EVERY_S = 0.15, 100.0
+"""A pass takes 1 s and this for each further row, about what 1.5B parameters take on a CPU in units of 50 ms; and the
+time between two questions: 5 s in those units."""
+
+
+class Day:
+    """An engine in time that a test counts: what came when, and when it had its first token."""
+
+    def __init__(self, **options: int) -> None:
+        self.clock = Clock()
+        model = tiny_model(3, sharpness=3.0, max_position=8192)
+        cache = model.new_cache(options.pop("max_num_seqs", 8), 8192)
+        self.engine = timed_engine(
+            model, Drafter(), self.clock, row_s=ROW_S, draft_s=0.0, cache=cache, **options
+        )
+        self.first_s: dict[int, float] = {}
+        self.longest_step_s = 0.0
+
+    def add(self, num_prompt: int, **params: object) -> SequenceState:
+        """Queue a prompt that shares no beginning with the others."""
+        number = len(self.engine.sequences) + len(self.first_s)
+        prompt = [number % 23, *((number + 7 * i) % 23 for i in range(num_prompt - 1))]
+        return self.engine.add(prompt, replace(GREEDY, ignore_eos=True, **params))
+
+    def step(self) -> None:
+        start_s = self.clock.now
+        for event in self.engine.step():
+            self.first_s.setdefault(event.seq_id, self.clock.now)
+        self.longest_step_s = max(self.longest_step_s, self.clock.now - start_s)
+
+    def until(self, run: SequenceState) -> float:
+        """Step until a sequence has its first token; when that was."""
+        while run.seq.id not in self.first_s:
+            self.step()
+        return self.first_s[run.seq.id]
+
+
+def test_a_question_beside_an_agents_prompt_waits_little_and_the_agent_hardly():
+    """At most twice its time alone and a step for a question, 1.15 times for the 8,000 tokens beside it."""
+    alone_s = (day := Day()).until(day.add(30, max_tokens=8))
+    long_alone_s = (day := Day()).until(day.add(8000, max_tokens=1))
+    day = Day()
+    long, asked, waited = day.add(8000, max_tokens=1), 0.0, []
+    while not long.has_begun and long.seq.finish_reason is None:
+        day.step()
+        if day.clock.now - asked >= EVERY_S and long.seq.id not in day.first_s:
+            asked = day.clock.now
+            waited.append(day.until(day.add(30, max_tokens=8)) - asked)
+    assert len(waited) >= 10
+    assert max(waited) <= 2 * alone_s + day.longest_step_s
+    assert day.first_s[long.seq.id] <= 1.15 * long_alone_s
+
+
+def test_eight_short_prompts_come_before_a_long_one():
+    day = Day(max_num_seqs=9)
+    long = day.add(6000, max_tokens=1)
+    day.step()
+    short = [day.add(30 + i, max_tokens=4) for i in range(8)]
+    last_s = max(day.until(run) for run in short)
+    assert long.seq.id not in day.first_s
+    assert last_s <= 4 * day.longest_step_s

@@ -71,6 +71,8 @@ def read(engine: Engine, served: RequestCounts, model: str) -> list[Metric]:
     counts = {
         "prompt_tokens": served.prompt_tokens,
         "generation_tokens": served.generation_tokens,
+        "engine_steps": engine.timers.num_passes,
+        "engine_rows": engine.timers.num_rows,
         "prefix_cache_queries": scheduler.num_queried,
         "prefix_cache_hits": scheduler.num_reused,
         "external_prefix_cache_hits": scheduler.num_from_disk,

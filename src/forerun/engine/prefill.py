@@ -55,7 +55,7 @@ def shares(remaining: Sequence[int], budget: int, ranks: Sequence[Rank] = ()) ->
 
     order = sorted(range(len(remaining)), key=turn)
     rows = [0] * len(remaining)
-    rows[0] = min(budget // 4, remaining[order[0]])
+    rows[0] = min(budget // 4, remaining[order[0]], remaining[0])
     left, num_whole = budget - rows[0], 0
     for i in order:
         wanted = remaining[i] - rows[i]

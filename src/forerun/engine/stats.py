@@ -85,9 +85,19 @@ class SpecStats:
 
 @dataclass(slots=True)
 class Timers:
-    """Seconds that steps took: in the drafter, which proposes and observes, and in the target's passes."""
+    """Steps, and their seconds: in the drafter, which proposes and observes, and in the target's passes."""
 
     draft_s: float = 0.0
     verify_s: float = 0.0
     """Passes, and what is done with them."""
+    num_passes: int = 0
+    num_rows: int = 0
+    """Of those passes."""
     clock: Callable[[], float] = time.perf_counter
+
+    def add(self, draft_s: float, verify_s: float, num_rows: int) -> None:
+        """Count a step."""
+        self.draft_s += draft_s
+        self.verify_s += verify_s
+        self.num_passes += 1
+        self.num_rows += num_rows

@@ -58,6 +58,8 @@ HELP = {
     "prefix_cache_queries": "Tokens of sequences that began.",
     "prefix_cache_hits": "Tokens of them that the cache held already, in memory.",
     "external_prefix_cache_hits": "Tokens of them that were read from the prompt cache on disk.",
+    "engine_steps": "Passes of the model.",
+    "engine_rows": "Tokens that they computed: of prompts, of answers and of drafts.",
     "recomputed_tokens": "Tokens of preempted sequences whose rows were computed again.",
     "num_preemptions": "Times a running sequence gave up its memory, to be read again.",
     "memory_pressure_steps": "What gave way where memory ran short, by step.",
