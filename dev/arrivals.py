@@ -14,6 +14,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field
+from pathlib import Path
 from statistics import median
 from urllib.request import urlopen
 
@@ -207,3 +208,23 @@ def summary(name: str, found: Sequence[Waited], new: Mapping[str, float]) -> Ite
             f"gap {median(gaps):.3f} s (most {max(gaps):.2f}), behind longer prompts {sum(one.behind for one in own)}, "
             f"without an answer {sum(one.first_s is None for one in own)}"
         )
+
+
+def draw(results: Path, picture: Path) -> None:
+    """Draw the seconds to the first token over the tokens of the prompt, a dot a request, in a colour a server."""
+    import matplotlib.pyplot as plt
+
+    from forerun.lab.bench.plots.style import STYLE, looks
+
+    rows = [json.loads(line) for line in results.open(encoding="utf-8")]
+    names = list(dict.fromkeys(row["server"] for row in rows))
+    with plt.rc_context(STYLE):
+        figure, axes = plt.subplots(figsize=(7, 3.8))
+        for name, look in zip(names, looks(["llama" in name for name in names]), strict=True):
+            every = [one for row in rows if row["server"] == name for one in row["requests"]]
+            read = [one for one in every if one["first_s"] is not None]
+            tokens, firsts = ([one[key] for one in read] for key in ("num_prompt", "first_s"))
+            axes.plot(tokens, firsts, ".", color=look["color"], label=name)
+        axes.set(xscale="log", yscale="log", xlabel="prompt tokens", ylabel="s to the first token")
+        axes.legend()
+        figure.savefig(picture, metadata={"Date": None})

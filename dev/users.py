@@ -165,7 +165,7 @@ def main() -> None:
     parser.add_argument("--draw", type=Path, help="draw what --out holds, measure nothing")
     args = parser.parse_args()
     if args.draw:
-        draw(args.out, args.draw)
+        (arrivals.draw if args.arrivals else draw)(args.out, args.draw)
     elif args.arrivals:
         measure_arrivals(args)
     else:
