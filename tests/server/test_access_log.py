@@ -113,7 +113,7 @@ def test_a_long_prompt_is_logged_as_it_is_read(default_model, monkeypatch, caplo
     told = [line for line in lines if re.search(r" \d+ read", line)]
     for line in told:
         assert re.search(r"POST /v1/completions, prompt \d+ tokens \(\+\d+ cached\), ", line)
-    assert re.search(r" read, \d+ s left$", told[-1])
+    assert any(re.search(r" read, \d+ s left$", line) for line in told)
     own = [re.search(r"(\d+) read", line)[1] for line in told if line[:20] == told[0][:20]]
     assert len(own) > 2
     assert [*map(int, own)] == sorted(map(int, own))

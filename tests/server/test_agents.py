@@ -9,6 +9,7 @@ import pytest
 
 from forerun.compat.requests import MAX_HEADER, say_once
 from forerun.server.api.anthropic import MessagesRequest
+from forerun.server.service import MAX_TOKENS
 from tests.server.conftest import chunks, post, running, tool
 from tests.server.test_reasoning import with_template
 
@@ -43,7 +44,7 @@ def test_what_codex_sends_is_answered(loose, caplog):
         assert caplog.text.count(f"field '{name}'") == 1
 
 
-def test_an_answer_with_tools_ends_where_the_context_does(llm, monkeypatch):
+def test_an_answer_with_tools_ends_where_the_server_says(llm, monkeypatch):
     asked = []
     with running(lambda: llm) as (url, service):
         submit = service.worker.submit
@@ -56,7 +57,7 @@ def test_an_answer_with_tools_ends_where_the_context_does(llm, monkeypatch):
         monkeypatch.setattr(service.worker, "submit", spy)
         for more in ({"tools": [tool("f")]}, {}, {"tools": [tool("f")], "max_tokens": 7}):
             post(url, "/v1/chat/completions", {"messages": ASKED, **more})
-    assert asked == [None, None, 7]
+    assert asked == [MAX_TOKENS, MAX_TOKENS, 7]
 
 
 def test_calls_come_back_as_the_tools_were_offered(loose):

@@ -66,7 +66,7 @@ class LogEntry:
         return ", ".join([*parts, f"total {(end_s - self.start_s) * 1e3:.0f} ms"])
 
     def progress(self) -> str | None:
-        """Write how far its prompts are, since the last time with how long they take; None when they are read."""
+        """Write how far its prompts are, from the second time on with the time left; None if there is nothing new."""
         parts = [f"{self.id} {self.what}"]
         if self.running is None or not self.running.handles:
             return parts[0]
@@ -80,14 +80,16 @@ class LogEntry:
             return ", ".join([*parts, f"prompt {num_prompt} tokens, waiting for a place"])
         num_cached = sum(run.seq.num_reused for run in firsts)
         num_read = sum(map(_num_read, handles)) - num_cached
-        before_s, num_before = self._last or (min(begun), 0)
+        before_s, num_before = self._last or (min(begun), -1)
+        if num_read == num_before:
+            return None
         self._last = now_s, num_read
         left = num_prompt - num_cached - num_read
         parts += [
             f"prompt {num_prompt - num_cached} tokens (+{num_cached} cached)",
             f"{num_read} read",
         ]
-        if num_read > num_before:
+        if 0 <= num_before < num_read:  # fewer: of several texts the next ones
             left_s = left * (now_s - before_s) / (num_read - num_before)
             parts.append(f"{left_s:.0f} s left")
         return ", ".join(parts)
