@@ -9,7 +9,7 @@ import pytest
 
 from forerun.compat.requests import MAX_HEADER, say_once
 from forerun.server.api.anthropic import MessagesRequest
-from forerun.server.service import MAX_TOKENS
+from forerun.server.config import MAX_TOKENS
 from tests.server.conftest import chunks, post, running, tool
 from tests.server.test_reasoning import with_template
 

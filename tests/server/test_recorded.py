@@ -19,7 +19,7 @@ import httpx
 import pytest
 
 from forerun.core.params import SamplingParams
-from forerun.server.service import MAX_TOKENS
+from forerun.server.config import MAX_TOKENS
 from forerun.text.fill_in import FillIn
 from tests.server.conftest import running
 from tests.server.test_reasoning import with_template

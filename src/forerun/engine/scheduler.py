@@ -23,7 +23,6 @@ from forerun.core.types import Seq
 from forerun.engine.prefill import rank
 from forerun.engine.sequence import SequenceStep
 from forerun.model.cache.base import KVCache
-from forerun.model.cache.blocks import common_prefix
 
 SMALLER_TREES, SHORTER_DRAFTS, EVICTED = "smaller_trees", "shorter_drafts", "evicted_prefixes"
 PREEMPTED, QUEUED = "preempted", "queued"
@@ -197,8 +196,8 @@ class Scheduler:
             committed = self.cache.length(other.slot)
             if committed + 1 >= len(other.tokens):
                 continue  # it has read its prompt
-            shared = common_prefix(other.tokens[committed:], seq.tokens[committed:-1])
-            if shared >= WORTH_WAITING and other.tokens[:committed] == seq.tokens[:committed]:
+            shared = committed + WORTH_WAITING  # of the last token it needs more than the row
+            if len(seq.tokens) > shared and other.tokens[:shared] == seq.tokens[:shared]:
                 return True
         return False
 

@@ -12,6 +12,8 @@ from forerun.core.params import MAX_N
 
 LOCAL = "127.0.0.1"
 REASONING = ("auto", "on", "off")
+MAX_TOKENS = 16_384
+"""Tokens of an answer where neither the request nor the server's option says: a model that repeats itself ends."""
 MAX_TEXTS = 2048
 """Texts of a request of embeddings, as many as OpenAI takes."""
 POOLINGS = ("auto", "last", "mean", "none")

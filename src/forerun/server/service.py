@@ -21,7 +21,7 @@ from forerun.decoding.calls import CallGrammar
 from forerun.llm import LLM
 from forerun.server.async_request import AsyncRequest, Closed
 from forerun.server.bodies import BodyQueue
-from forerun.server.config import ServerConfig
+from forerun.server.config import MAX_TOKENS, ServerConfig
 from forerun.server.errors import ApiError, busy, invalid, is_called, loading, not_served
 from forerun.server.http import while_connected
 from forerun.server.instructions import LastSeen
@@ -39,8 +39,6 @@ from forerun.text.template_process import TemplateProcess
 
 T = TypeVar("T")
 
-MAX_TOKENS = 16_384
-"""Tokens of an answer where neither the request nor the server's option says: a model that repeats itself ends."""
 DROP_S = 60.0
 """The time that an engine thread without requests has to end."""
 RENDERED_AT_ONCE = 2
