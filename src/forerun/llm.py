@@ -327,8 +327,7 @@ class LLM(OfOneProcess):
 
     def target(self, cache: KVCache | None = None, max_num_seqs: int = 1) -> Target:
         """Return the target that a drafter is built with."""
-        has_budget = self.config.budget_nbytes is not None
-        return self._loaded.target(self.max_len, cache, max_num_seqs, has_budget=has_budget)
+        return self._loaded.target(self.max_len, cache, max_num_seqs, self.config)
 
     def _with(self, spec: DrafterSpec, **changes: Any) -> LLM:
         """Return the same weights with an engine of its own."""

@@ -25,6 +25,8 @@ TABLE_SPREAD = 0.2
 """How far apart in cost the measurements would be that the table is worth to the line."""
 KNOWN = 2.0
 """Measurements of a size after which its cost is known."""
+LEAST_SHARE = 0.25
+"""Of a table's cost, where measurements of other sizes say that it is less."""
 OUTLIER = 1.6
 """A first measurement counts as at most so many times what was expected, or as little; later ones are bound closer.
 
@@ -84,7 +86,7 @@ class CostCurve:
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
         self._table = cache(self._between)
-        self._least = 1 / OUTLIER if self.points else 0.0  # of the table's cost
+        self._least = LEAST_SHARE if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
         self._weight = PRIOR_WEIGHT if self.points else 0.0

@@ -11,7 +11,7 @@ from forerun.core.config import EngineConfig, Quant
 from forerun.core.errors import memory_refused
 from forerun.core.params import SamplingParams
 from forerun.decoding.guidance import Grammars
-from forerun.drafters.base.contract import SELF, LoadedModel, Target
+from forerun.drafters.base.contract import SELF, LoadedModel, Target, TreeSize
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.engine import Engine
 from forerun.engine.intake import text_maker
@@ -96,9 +96,10 @@ class Loaded:
         return LoadedModel(loaded, checkpoint.tokenizer())
 
     def target(
-        self, max_len: int, cache: KVCache | None, max_num_seqs: int, *, has_budget: bool
+        self, max_len: int, cache: KVCache | None, max_num_seqs: int, config: EngineConfig
     ) -> Target:
         """Return the target that a drafter is built with. A tiny model, or one within a budget, gets no tables made."""
+        has_budget = config.budget_nbytes is not None
         encode = partial(self.tokenizer.encode, special=False, bos=False)
         return Target(
             self.model,
@@ -111,6 +112,7 @@ class Loaded:
             self.names,
             self.identity,
             encode=None if has_budget or self.model.nbytes() < LEAST_NBYTES else encode,
+            tree_size=TreeSize.of(config),
         )
 
     def new_loop(
@@ -127,8 +129,7 @@ class Loaded:
             load.draft_rows,
         )
         keep_on_disk(cache, self.model, config, self.path.stem, self.files)
-        has_budget = config.budget_nbytes is not None
-        target = self.target(load.max_len, cache, load.num_seqs, has_budget=has_budget)
+        target = self.target(load.max_len, cache, load.num_seqs, config)
         spec = spec.for_target(target)
         engine = Engine(
             self.model,

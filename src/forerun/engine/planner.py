@@ -14,7 +14,14 @@ from operator import sub
 from forerun.core import sizes
 from forerun.core.config import EngineConfig, Precision
 from forerun.core.errors import CapacityError, ConfigError
-from forerun.drafters.base.contract import SELF, Drafter, DrafterBytes, LoadedModel, Target
+from forerun.drafters.base.contract import (
+    SELF,
+    Drafter,
+    DrafterBytes,
+    LoadedModel,
+    Target,
+    TreeSize,
+)
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine import memory
 from forerun.engine.memory import (
@@ -300,6 +307,7 @@ class Planner:
             self.checkpoint.path,
             self.checkpoint.names(),
             identity_of(self.checkpoint),
+            tree_size=TreeSize.of(config),
         )
 
     def _load(

@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
+from forerun.drafters.base.contract import Target, TreeSize
 from forerun.drafters.base.spec import DrafterSpec
+from forerun.drafters.recycling import Recycling
+from tests.tiny import tiny_model
 
+TARGET = Target(tiny_model(3), None, max_num_seqs=4, max_len=256)
 AS_PARTNER = "num_draft=7,num_steps=7,quant=int4,draft_vocab=counted,head_bits=4,kv=int8"
 """Its defaults beside others."""
 
@@ -92,3 +98,21 @@ def test_a_draft_is_rounded_by_one_word(config: dict, meant: str) -> None:
 def test_a_draft_that_cannot_be_rounded_so_is_refused(config: dict, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         DrafterSpec.of_config(EngineConfig(**config))
+
+
+@pytest.mark.parametrize(
+    ("config", "text", "size"),
+    [
+        ({}, "recycling", (15, 0.02)),
+        ({}, "recycling:num_draft=3", (3, 0.02)),
+        ({}, "recycling:min_chance=0.2", (15, 0.2)),
+        ({"controller": False}, "recycling", (7, 0.1)),
+        ({"memory_budget": "2GiB"}, "recycling", (7, 0.1)),
+        ({"controller": False}, "recycling:num_draft=31", (31, 0.1)),
+    ],
+)
+def test_trees_are_large_where_a_controller_cuts_them(config, text, size):
+    target = replace(TARGET, tree_size=TreeSize.of(EngineConfig(**config)))
+    drafter = DrafterSpec.of(text).build(target)
+    assert isinstance(drafter, Recycling)
+    assert (drafter.max_nodes, *drafter.options.tree_size) == (size[0], *size)

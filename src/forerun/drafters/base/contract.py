@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
+from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError
 from forerun.core.types import EMPTY_DRAFT, NO_FEATURES, Draft, Features, Outcome, Seq
 from forerun.drafters.base.vocabulary import Vocabulary
@@ -52,6 +53,36 @@ def cannot_load(model: str, *, quant: Scheme = "none", head_bits: int | None = N
     raise ConfigError(f"'{model}' cannot be loaded: Target(load=...) says how, and was not given")
 
 
+class TreeSize(NamedTuple):
+    """Where the growth of a tree ends."""
+
+    num_draft: int
+    """Nodes at most."""
+    min_chance: float
+    """Probability that a node is reached, at least."""
+
+    @classmethod
+    def of(cls, config: EngineConfig) -> TreeSize:
+        """Return the size where no option says it: a memory budget has no room for the rows of large trees."""
+        is_cut = config.controller and config.budget_nbytes is None
+        return LARGEST_SIZE if is_cut else FIXED_SIZE
+
+    @classmethod
+    def given(cls, num_draft: int | None, min_chance: float | None) -> TreeSize:
+        """Return what options say, and `FIXED_SIZE` where they do not."""
+        nodes, chance = FIXED_SIZE
+        return cls(
+            nodes if num_draft is None else num_draft,
+            chance if min_chance is None else min_chance,
+        )
+
+
+FIXED_SIZE = TreeSize(7, 0.1)
+"""Of trees that are verified whole: on two cores 16 rows cost as much as three passes of one."""
+LARGEST_SIZE = TreeSize(15, 0.02)
+"""Of trees that the controller cuts by the price of rows: 16 rows cost one pass on many cores (`dev/LOG.md`)."""
+
+
 @dataclass(frozen=True, slots=True)
 class Target:
     """The narrow view of the target that a drafter is built with."""
@@ -73,6 +104,8 @@ class Target:
     """Which published model it is, by what its file says."""
     encode: Callable[[str], Sequence[int]] | None = None
     """Tokenizes texts, of which a drafter may make what it lacks for this target in the cache; None: it may not."""
+    tree_size: TreeSize = FIXED_SIZE
+    """How large trees may get where their options do not say."""
 
 
 class DrafterBytes(NamedTuple):

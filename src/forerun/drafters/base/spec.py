@@ -171,7 +171,7 @@ class DrafterSpec:
             return united([part.build(target, known) for part in self.parts])
         drafter = None if known is None else known.get(self.text())
         if drafter is None:
-            drafter = checked(find(self.name).build(self._built_options(), target), self.name)
+            drafter = checked(find(self.name).build(self._options_for(target), target), self.name)
         if known is not None:
             known[self.text()] = drafter
         return drafter
@@ -181,6 +181,14 @@ class DrafterSpec:
             return options.build(find(self.name).Options, self.options)
         except ConfigError as error:
             raise ConfigError(f"drafter '{self.name}': {error}", option=error.option) from error
+
+    def _options_for(self, target: Target) -> Any:
+        """Return the options, with the target's size of trees where they leave it open."""
+        given = self._built_options()
+        size = target.tree_size._asdict().items()
+        return replace(
+            given, **{name: most for name, most in size if getattr(given, name, most) is None}
+        )
 
     @classmethod
     def _combined(cls, drafters: list[str], given: Mapping[str, object]) -> DrafterSpec:

@@ -27,6 +27,10 @@ class Options(NetworkOptions):
 
     model: str
     """A folder of `forerun train drafter --kind medusa`, or a published Medusa checkpoint as safetensors."""
+    num_draft: int | None = None
+    """Nodes of a tree at most; none: as many as pay, up to 15; 7 without the controller or within a memory budget."""
+    min_chance: float | None = None
+    """Probability that a node is reached, at least; none: 0.02, or 0.1 where `num_draft` is 7."""
 
 
 build = NETWORK.build

@@ -21,7 +21,13 @@ from typing import TYPE_CHECKING
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.paths import expanded
 from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq, drafts_of
-from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target
+from forerun.drafters.base.contract import (
+    Drafter,
+    DrafterBytes,
+    Method,
+    Target,
+    TreeSize,
+)
 from forerun.drafters.base.ngram.texts import Texts
 from forerun.drafters.base.ngram.token_table import NUM_LIVE
 from forerun.drafters.base.tree_noise import noise_below
@@ -43,10 +49,10 @@ class Options:
     ship; none starts with nothing."""
     order: int = 4
     """Last tokens that are a context of the table, at most."""
-    num_draft: int = 7
-    """Nodes of a tree at most."""
-    min_chance: float = 0.1
-    """Probability that a node is reached, at least."""
+    num_draft: int | None = None
+    """Nodes of a tree at most; none: as many as pay, up to 15; 7 without the controller or within a memory budget."""
+    min_chance: float | None = None
+    """Probability that a node is reached, at least; none: 0.02, or 0.1 where `num_draft` is 7."""
     table_mb: float = 16.0
     """Size of what is learned while requests run, in MB."""
     max_depth: int = 64
@@ -55,14 +61,21 @@ class Options:
     """Tokens of outputs searched for other requests, oldest forgotten first; 0 shares none."""
 
     def __post_init__(self) -> None:
-        for name, least in (("order", 1), ("num_draft", 1), ("max_depth", 1), ("shared_tokens", 0)):
+        num_draft, min_chance = self.tree_size
+        check_least("num_draft", num_draft, 1)
+        for name, least in (("order", 1), ("max_depth", 1), ("shared_tokens", 0)):
             check_least(name, getattr(self, name), least)
-        if not 0 < self.min_chance <= 1:
-            raise ConfigError(f"min_chance must be above 0 and at most 1, got {self.min_chance}")
+        if not 0 < min_chance <= 1:
+            raise ConfigError(f"min_chance must be above 0 and at most 1, got {min_chance}")
         if not 0 < self.table_mb <= 65536:
             raise ConfigError(f"table_mb must be above 0 and at most 65536, got {self.table_mb}")
         if (path := self.table_path) is not None:
             table_file.read_header(path)  # a wrong one is refused before a model is loaded
+
+    @property
+    def tree_size(self) -> TreeSize:
+        """Return where trees end."""
+        return TreeSize.given(self.num_draft, self.min_chance)
 
     @property
     def table_path(self) -> Path | None:
@@ -123,7 +136,8 @@ class Recycling(Drafter):
     gives_ngrams = True
 
     def __init__(self, options: Options, table: FileTable | None) -> None:
-        self.options, self.table, self.max_nodes = options, table, options.num_draft
+        self.options, self.table = options, table
+        self.max_nodes, self._min_chance = options.tree_size
         native.require()
         from forerun import _native
 
@@ -147,14 +161,13 @@ class Recycling(Drafter):
         from forerun import _native
 
         self.texts.share(seqs)
-        most = self.options.num_draft
         trees = _native.grow_trees(
             [self.texts.index_of(seq) for seq in seqs],
             self.texts.shared,
             self.table,
             self.live,
-            [min(budget, most) for budget in budgets],
-            self.options.min_chance,
+            [min(budget, self.max_nodes) for budget in budgets],
+            self._min_chance,
             [noise_below(seq) for seq in seqs],
         )
         return drafts_of(trees)

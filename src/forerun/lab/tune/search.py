@@ -26,6 +26,7 @@ from forerun.core import options, registry
 from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
+from forerun.drafters.base.contract import FIXED_SIZE
 from forerun.drafters.base.find import find, method_of
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.engine.controller import Fixed
@@ -210,6 +211,8 @@ def climb(
 def _neighbour(options: Options, name: str, grid: Sequence[float], step: int) -> Options | None:
     """The options with the next value of one of them; None at the grid's end, or if they do not go together."""
     value = getattr(options, name)
+    if value is None:
+        value = FIXED_SIZE._asdict()[name]
     further = [v for v in grid if v > value] if step > 0 else [v for v in grid if v < value][::-1]
     if not further:
         return None

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError, check_least
+from forerun.drafters.base.contract import TreeSize
 from forerun.weights.rtn import Scheme
 
 MAX_STEPS = 16
@@ -30,12 +31,12 @@ class NetworkOptions:
 
     model: str
     """A folder of `forerun train drafter`."""
-    num_draft: int = 7
-    """Nodes of a tree at most."""
+    num_draft: int | None = 7
+    """Nodes of a tree at most; none: as many as pay, up to 15; 7 without the controller or within a memory budget."""
     num_steps: int = 4
     """Steps of the network in a draft, at most: each expands a node."""
-    min_chance: float = 0.1
-    """Probability that a node is reached, at least."""
+    min_chance: float | None = 0.1
+    """Probability that a node is reached, at least; none: 0.02, or 0.1 where `num_draft` is 7."""
     quant: Scheme = "int4"
     """How the network's weights are rounded, none: to fp16; rows of the target's head stay as they are."""
     min_doubt: float = 0.2
@@ -49,13 +50,19 @@ class NetworkOptions:
         """Return the bits of a weight of the network."""
         return _BITS[self.quant]
 
+    @property
+    def tree_size(self) -> TreeSize:
+        """Return where trees end."""
+        return TreeSize.given(self.num_draft, self.min_chance)
+
     def __post_init__(self) -> None:
-        check_least("num_draft", self.num_draft, 1)
+        check_least("num_draft", self.tree_size.num_draft, 1)
         if not 1 <= self.num_steps <= MAX_STEPS:
             raise ConfigError(f"num_steps must be 1 to {MAX_STEPS}, got {self.num_steps}")
-        for name in ("min_chance", "min_doubt"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ConfigError(f"{name} must be 0 to 1, got {getattr(self, name)}")
+        chances = {"min_chance": self.tree_size.min_chance, "min_doubt": self.min_doubt}
+        for name, chance in chances.items():
+            if not 0 <= chance <= 1:
+                raise ConfigError(f"{name} must be 0 to 1, got {chance}")
         text = self.draft_vocab
         if text not in ("auto", "full", "counted") and not (text.isdecimal() and int(text)):
             raise ConfigError(
