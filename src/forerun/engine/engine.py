@@ -153,7 +153,11 @@ class Engine:
         began_s = clock()
         self.proposer.observe(going_on)
         ask_s, verify_s = proposed_s - begun_s + clock() - began_s, verified_s - proposed_s
-        self.timers.add(ask_s + began_s - emitted_s, verify_s, num_rows)
+        timers = self.timers
+        timers.draft_s += ask_s + began_s - emitted_s
+        timers.verify_s += verify_s
+        timers.num_passes += 1
+        timers.num_rows += num_rows
         if num_read:
             self._learn_of_reading(num_rows, num_read, verify_s)
         else:

@@ -94,10 +94,3 @@ class Timers:
     num_rows: int = 0
     """Of those passes."""
     clock: Callable[[], float] = time.perf_counter
-
-    def add(self, draft_s: float, verify_s: float, num_rows: int) -> None:
-        """Count a step."""
-        self.draft_s += draft_s
-        self.verify_s += verify_s
-        self.num_passes += 1
-        self.num_rows += num_rows
