@@ -1,0 +1,272 @@
+"""The kernels of attention over a paged cache: heads placed, a run of chunks attended to, runs merged.
+
+A row sees positions `first` to its own. Below `base` they lie in the cache row of that number; above it the row's own
+path says where: so a key is in the same lane of the same chunk whether its row was drafted in a tree or decoded alone.
+Runs of chunks are those of csrc/model/types.h (`run_stop`), whatever else is in the pass.
+
+R rows, H heads, G kv heads, E head dim, WIDE the power of two at or above it, S slots of the pass.
+"""
+
+import triton
+import triton.language as tl
+
+from forerun.gpu.numbers import CHUNK, GROUP, cap, exp, moments, round_int8, store_codes, sum64
+
+
+@triton.jit
+def _store_key(y, cached, keys, key_scales, G, kv_head, e, E: tl.constexpr, WIDE: tl.constexpr, IS_INT8: tl.constexpr):
+    """Write a key (WIDE,) to a cache row: floats (blocks, G, E, 64); int8 (blocks, G, 64, E), scales (blocks, G, E / 32, 64)."""
+    block, lane = cached // CHUNK, cached % CHUNK
+    if IS_INT8:
+        # 32 dimensions share a scale, which is rounded to fp16 before they are divided by it.
+        KEY_GROUPS: tl.constexpr = (E + GROUP - 1) // GROUP
+        group = tl.arange(0, WIDE // GROUP)
+        y = tl.reshape(tl.where(e < E, y, 0.0), (WIDE // GROUP, GROUP))
+        largest, flag = tl.max(tl.abs(y), 1), tl.sum(y * 0.0, 1)
+        is_finite = flag == 0.0
+        scale = tl.where(is_finite & (largest >= 1e-30), tl.div_rn(largest, 127.0), 0.0)
+        scale = tl.where(is_finite, scale, flag).to(tl.float16)
+        wide = scale.to(tl.float32)
+        inverse = tl.where(wide > 0.0, tl.div_rn(1.0, tl.where(wide > 0.0, wide, 1.0)), 0.0)
+        code = tl.where(is_finite[:, None], y * inverse[:, None], 0.0)
+        code = rint_within(code)
+        at = ((block * G + kv_head) * CHUNK + lane) * E + tl.reshape(e, (WIDE // GROUP, GROUP))
+        tl.store(keys + at, code, tl.reshape(e, (WIDE // GROUP, GROUP)) < E)
+        tl.store(key_scales + ((block * G + kv_head) * KEY_GROUPS + group) * CHUNK + lane, scale, group < KEY_GROUPS)
+    else:
+        at = ((block * G + kv_head) * E + e) * CHUNK + lane
+        tl.store(keys + at, y.to(keys.dtype.element_ty), e < E)
+
+
+@triton.jit
+def rint_within(x):
+    """Round to int8, cut to -127..127."""
+    x = tl.where(x > 127.0, 127.0, tl.where(x < -127.0, -127.0, x))
+    return ((x + 12582912.0) - 12582912.0).to(tl.int8)
+
+
+@triton.jit
+def _store_value(x, cached, values, value_scales, G, kv_head, e, E: tl.constexpr, IS_INT8: tl.constexpr):
+    """Write a value (WIDE,) to a cache row: floats (blocks, G, 64, E); int8 (blocks, G, E, 64), scales (blocks, G, 64)."""
+    block, lane = cached // CHUNK, cached % CHUNK
+    if IS_INT8:
+        code, scale = round_int8(tl.where(e < E, x, 0.0)[None])
+        code = tl.reshape(code, (e.shape[0],)).to(tl.int8)
+        tl.store(values + ((block * G + kv_head) * E + e) * CHUNK + lane, code, e < E)
+        tl.store(value_scales + (block * G + kv_head) * CHUNK + lane + tl.arange(0, 1), scale)
+    else:
+        at = ((block * G + kv_head) * CHUNK + lane) * E + e
+        tl.store(values + at, x.to(values.dtype.element_ty), e < E)
+
+
+@triton.jit
+def place(
+    qkv, norms, eps, cos, sin, positions, cache_rows, slots, tables, TABLE, query_scales, q, q_codes, q_scales,
+    keys, key_scales, values, value_scales,
+    H: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    IS_LAYER: tl.constexpr, IS_INT8: tl.constexpr,
+):  # fmt: skip
+    """Norm and rotate heads of qkv (R, (H + 2 G) E), scale queries, write keys and values. Grid (R, H + 2 G).
+
+    norms (H + G, E), NORM "before" or "after" the rotation of pairs (i, i + HALF), or "none". cos, sin (positions, HALF).
+    Row r of slot s lies in block tables[s, r // 64], TABLE apart. q (R, H, E), or its codes with scales (R, H).
+    """
+    row, head = tl.program_id(0), tl.program_id(1)
+    e = tl.arange(0, WIDE)
+    start = qkv + (row * (H + 2 * G) + head) * E
+    cached = tl.load(cache_rows + row)
+    cached = tl.load(tables + tl.load(slots + row) * TABLE + cached // CHUNK) * CHUNK + cached % CHUNK
+    x = tl.load(start + e, e < E, 0.0)
+    if head >= H + G:
+        _store_value(x, cached, values, value_scales, G, head - H - G, e, E, IS_INT8)
+    else:
+        y = x
+        other = tl.where(e < HALF, e + HALF, e - HALF)
+        if NORM == "before":
+            mean, factor = moments(start, eps, E, IS_LAYER)
+            y = (x - mean) * factor * tl.load(norms + head * E + e, e < E, 0.0)
+        if HALF > 0:
+            is_turned = e < 2 * HALF
+            partner = tl.load(start + other, is_turned, 0.0)
+            if NORM == "before":
+                partner = (partner - mean) * factor * tl.load(norms + head * E + other, is_turned, 0.0)
+            angle = tl.load(positions + row) * HALF + e % HALF
+            c, s = tl.load(cos + angle, is_turned, 0.0), tl.load(sin + angle, is_turned, 0.0)
+            turned = y * c + tl.where(e < HALF, 0.0 - partner, partner) * s
+            y = tl.where(is_turned, turned, y)
+        if NORM == "after":
+            tl.debug_barrier()
+            tl.store(start + e, y, e < E)
+            tl.debug_barrier()
+            mean, factor = moments(start, eps, E, IS_LAYER)
+            y = (y - mean) * factor * tl.load(norms + head * E + e, e < E, 0.0)
+        if head >= H:
+            _store_key(y, cached, keys, key_scales, G, head - H, e, E, WIDE, IS_INT8)
+        else:
+            y = y * tl.load(query_scales + row)
+            at = row * H + head
+            if IS_INT8:
+                code, scale = round_int8(tl.where(e < E, y, 0.0)[None])
+                tl.store(q_codes + at * E + e, tl.reshape(code, (WIDE,)).to(tl.int8), e < E)
+                tl.store(q_scales + at + tl.arange(0, 1), scale)
+            else:
+                tl.store(q + at * E + e, y, e < E)
+
+
+@triton.jit
+def _score_floats(q, keys, at, is_head, seen, block, lane, G, kv_head, E: tl.constexpr, PAIRS: tl.constexpr):
+    """Score a chunk's keys for PAIRS heads: dimensions in order. (PAIRS, 64)."""
+    key = keys + (block * G + kv_head) * E * CHUNK + lane
+    score = tl.zeros((PAIRS, CHUNK), tl.float32)
+    for i in range(E):
+        query = tl.load(q + at * E + i, is_head, 0.0)[:, None]
+        score = tl.fma(query, tl.load(key + i * CHUNK, seen, 0.0).to(tl.float32)[None], score)
+    return score
+
+
+@triton.jit
+def _score_codes(
+    q_codes, q_scales, keys, key_scales, at, is_head, seen, block, lane, G, kv_head, E: tl.constexpr,
+    PAIRS: tl.constexpr,
+):  # fmt: skip
+    """Score int8 keys: exact dots of 32 dimensions times their scales, in order, times the query's. (PAIRS, 64)."""
+    KEY_GROUPS: tl.constexpr = (E + GROUP - 1) // GROUP
+    key = keys + ((block * G + kv_head) * CHUNK + lane) * E
+    key_scale = key_scales + (block * G + kv_head) * KEY_GROUPS * CHUNK + lane
+    total = tl.zeros((PAIRS, CHUNK), tl.float32)
+    for g in range(KEY_GROUPS):
+        d = g * GROUP + tl.arange(0, GROUP)
+        query = tl.load(q_codes + at[:, None] * E + d[None], is_head[:, None] & (d < E)[None], 0)
+        codes = tl.load(key[None] + d[:, None], seen[None] & (d < E)[:, None], 0)
+        dot = tl.dot(query, codes, out_dtype=tl.int32).to(tl.float32)
+        scale = tl.load(key_scale + g * CHUNK, seen, 0.0).to(tl.float32)
+        total = tl.fma(dot, scale[None], total)
+    return total * tl.load(q_scales + at, is_head, 0.0)[:, None]
+
+
+@triton.jit
+def _add_values(
+    weight, out, values, first, stop, base, path, table, G, kv_head, e, E: tl.constexpr, PAIRS: tl.constexpr
+):  # fmt: skip
+    """Add weights (PAIRS, 64) times values of positions first..stop of a chunk, in order."""
+    for j in range(first, stop):
+        here = j
+        if j >= base:
+            here = tl.load(path + j - base)
+        block = tl.load(table + here // CHUNK)
+        value = values + ((block * G + kv_head) * CHUNK + here % CHUNK) * E + e
+        own = tl.gather(weight, (tl.zeros((PAIRS, 1), tl.int32) + j) % CHUNK, 1)
+        out = tl.fma(own, tl.load(value, e < E, 0.0).to(tl.float32)[None], out)
+    return out
+
+
+@triton.jit
+def _add_codes(weight, out, values, value_scales, seen, block, lane, G, kv_head, e, E: tl.constexpr):
+    """Add weights (PAIRS, 64), rounded to int8, times int8 values: one exact dot a chunk, times a factor a pair."""
+    scale = tl.load(value_scales + (block * G + kv_head) * CHUNK + lane, seen, 0.0)
+    code, factor = round_int8(weight * scale[None])
+    value = values + (block * G + kv_head)[:, None] * E * CHUNK + e[None] * CHUNK + lane[:, None]
+    codes = tl.load(value, seen[:, None] & (e < E)[None], 0)
+    dot = tl.dot(code.to(tl.int8), codes, out_dtype=tl.int32)
+    return tl.fma(dot.to(tl.float32), factor[:, None], out)
+
+
+@triton.jit
+def attend(
+    q, q_codes, q_scales, keys, key_scales, values, value_scales, positions, bases, paths, PATH, slots, tables, TABLE,
+    runs, RUNS, inverse, twice, once, tops, totals, outs,
+    H: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, PAIRS: tl.constexpr, WINDOW: tl.constexpr,
+    HAS_CAP: tl.constexpr, IS_INT8: tl.constexpr,
+):  # fmt: skip
+    """Attend to one run of chunks for the PAIRS heads of a row and kv head. Grid (R, G, RUNS).
+
+    paths (R, PATH): the cache rows of positions base, base + 1, ... runs (RUNS + 1,): the first chunks of runs.
+    The softmax states go to tops, totals (R, H, RUNS) and outs (R, H, RUNS, E).
+    """
+    row, kv_head, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
+    pair, lane, e = tl.arange(0, PAIRS), tl.arange(0, CHUNK), tl.arange(0, WIDE)
+    is_head = pair < H // G
+    at = row * H + kv_head * (H // G) + pair
+    position, base = tl.load(positions + row), tl.load(bases + row)
+    path, table = paths + row * PATH, tables + tl.load(slots + row) * TABLE
+    first = 0
+    if WINDOW > 0:
+        first = tl.maximum(0, position - WINDOW + 1)
+    top = tl.full((PAIRS,), float("-inf"), tl.float32)
+    total = tl.zeros((PAIRS,), tl.float32)
+    out = tl.zeros((PAIRS, WIDE), tl.float32)
+    start = tl.maximum(tl.load(runs + run), first // CHUNK)
+    for chunk in range(start, tl.minimum(tl.load(runs + run + 1), position // CHUNK + 1)):
+        here = chunk * CHUNK + lane
+        seen = (here >= first) & (here <= position)
+        is_above = here >= base
+        cached = tl.where(is_above, tl.load(path + here - base, seen & is_above, 0), here)
+        block = tl.load(table + cached // CHUNK, seen, 0)
+        if IS_INT8:
+            score = _score_codes(
+                q_codes, q_scales, keys, key_scales, at, is_head, seen, block, cached % CHUNK, G, kv_head, E, PAIRS
+            )
+        else:
+            score = _score_floats(q, keys, at, is_head, seen, block, cached % CHUNK, G, kv_head, E, PAIRS)
+        if HAS_CAP:
+            score = cap(score, inverse, twice, once)
+        score = tl.where(seen[None], score, float("-inf"))
+        new = tl.maximum(top, tl.max(score, 1))
+        factor = exp(top - new)
+        weight = exp(score - new[:, None])
+        total = total * factor + sum64(weight)
+        out = out * factor[:, None]
+        top = new
+        if IS_INT8:
+            out = _add_codes(weight, out, values, value_scales, seen, block, cached % CHUNK, G, kv_head, e, E)
+        else:
+            out = _add_values(
+                weight, out, values, tl.maximum(first, chunk * CHUNK), tl.minimum(position + 1, chunk * CHUNK + CHUNK),
+                base, path, table, G, kv_head, e, E, PAIRS,
+            )  # fmt: skip
+    at = at * RUNS + run
+    tl.store(tops + at, top, is_head)
+    tl.store(totals + at, total, is_head)
+    tl.store(outs + at[:, None] * E + e[None], out, is_head[:, None] & (e < E)[None])
+
+
+@triton.jit
+def _merge_states(top, total, out, young_top, young_total, young_out):
+    """Add a state of later keys; one without keys changes nothing."""
+    new = tl.maximum(top, young_top)
+    base = tl.where(new == float("-inf"), 0.0, new)
+    old, young = exp(top - base), exp(young_top - base)
+    merged_total = total * old + young_total * young
+    merged_out = tl.fma(young_out, young, out * old)
+    is_empty, is_first = young_top == float("-inf"), top == float("-inf")
+    merged_total = tl.where(is_first, young_total, merged_total)
+    merged_out = tl.where(is_first, young_out, merged_out)
+    return tl.where(is_empty, top, new), tl.where(is_empty, total, merged_total), tl.where(is_empty, out, merged_out)
+
+
+@triton.jit
+def merge(
+    RUNS, tops, totals, outs, sinks, attended, codes, scales, sums,
+    H: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, ROWS: tl.constexpr, HAS_SINKS: tl.constexpr,
+    TO_CODES: tl.constexpr,
+):  # fmt: skip
+    """Merge the runs of a head in order, then its sink, and divide: as codes, or as floats (R, H E). Grid (R, H)."""
+    row, head = tl.program_id(0), tl.program_id(1)
+    at = (row * H + head) * RUNS
+    group = tl.arange(0, WIDE // GROUP)
+    e = group[:, None] * GROUP + tl.arange(0, GROUP)[None]
+    top, total = tl.load(tops + at), tl.load(totals + at)
+    out = tl.load(outs + at * E + e, e < E, 0.0)
+    for run in range(1, RUNS):
+        young = tl.load(outs + (at + run) * E + e, e < E, 0.0)
+        top, total, out = _merge_states(
+            top, total, out, tl.load(tops + at + run), tl.load(totals + at + run), young
+        )
+    if HAS_SINKS:
+        top, total, out = _merge_states(top, total, out, tl.load(sinks + head), 1.0, tl.zeros_like(out))
+    out = out * tl.div_rn(1.0, total)
+    if TO_CODES:
+        first = head * (E // GROUP)
+        store_codes(out, first + group, group < E // GROUP, row, codes, scales, sums, H * E, ROWS)
+    else:
+        tl.store(attended + row * H * E + head * E + e, out, e < E)
