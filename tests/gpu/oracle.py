@@ -83,7 +83,7 @@ def put_block(cache: KVCache, block: int, page: np.ndarray, config: ModelConfig)
             if cache.is_int8:
                 keys = (parts[0].reshape(4, dim // 4, 16, 4) ^ 128).view(np.int8)
                 keys = keys.transpose(0, 2, 1, 3).reshape(64, dim)
-                values = parts[2].view(np.int8).reshape(16, dim, 4).swapaxes(0, 1).reshape(dim, 64)
+                values = parts[2].view(np.int8).reshape(16, dim, 4).swapaxes(1, 2).reshape(64, dim)
             else:
                 keys = parts[0].view(np.float16).reshape(4, dim, 16).swapaxes(0, 1).reshape(dim, 64)
                 values = parts[2].view(np.float16).reshape(64, dim)

@@ -47,15 +47,15 @@ def rint_within(x):
 
 @triton.jit
 def _store_value(x, cached, values, value_scales, G, kv_head, e, E: tl.constexpr, IS_INT8: tl.constexpr):
-    """Write a value (WIDE,) to a cache row: floats (blocks, G, 64, E); int8 (blocks, G, E, 64), scales (blocks, G, 64)."""
+    """Write a value (WIDE,) to a cache row: (blocks, G, 64, E); scales of int8 (blocks, G, 64)."""
     block, lane = cached // CHUNK, cached % CHUNK
+    at = ((block * G + kv_head) * CHUNK + lane) * E + e
     if IS_INT8:
         code, scale = round_int8(tl.where(e < E, x, 0.0)[None])
         code = tl.reshape(code, (e.shape[0],)).to(tl.int8)
-        tl.store(values + ((block * G + kv_head) * E + e) * CHUNK + lane, code, e < E)
+        tl.store(values + at, code, e < E)
         tl.store(value_scales + (block * G + kv_head) * CHUNK + lane + tl.arange(0, 1), scale)
     else:
-        at = ((block * G + kv_head) * CHUNK + lane) * E + e
         tl.store(values + at, x.to(values.dtype.element_ty), e < E)
 
 
@@ -165,7 +165,7 @@ def _add_codes(weight, out, values, value_scales, seen, block, lane, G, kv_head,
     """Add weights (PAIRS, 64), rounded to int8, times int8 values: one exact dot a chunk, times a factor a pair."""
     scale = tl.load(value_scales + (block * G + kv_head) * CHUNK + lane, seen, 0.0)
     code, factor = round_int8(weight * scale[None])
-    value = values + (block * G + kv_head)[:, None] * E * CHUNK + e[None] * CHUNK + lane[:, None]
+    value = values + (((block * G + kv_head) * CHUNK + lane) * E)[:, None] + e[None]
     codes = tl.load(value, seen[:, None] & (e < E)[None], 0)
     dot = tl.dot(code.to(tl.int8), codes, out_dtype=tl.int32)
     return tl.fma(dot.to(tl.float32), factor[:, None], out)

@@ -22,7 +22,7 @@ _DTYPES = {"auto": torch.float16, "fp16": torch.float16, "fp32": torch.float32, 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Of floats: keys (P, G, E, 64), values (P, G, 64, E). Of int8: the other way round, with scales.
+    """keys (P, G, E, 64), of int8 (P, G, 64, E); values (P, G, 64, E).
 
     key_scales (P, G, E / 32, 64) fp16, value_scales (P, G, 64) fp32; of floats they are empty.
     """
@@ -41,7 +41,7 @@ class Layer:
         """Yield views (P, 64, ...): what a cache row holds."""
         is_int8 = self.keys.dtype == torch.int8
         yield self.keys.movedim(2 if is_int8 else 3, 1)
-        yield self.values.movedim(3 if is_int8 else 2, 1)
+        yield self.values.movedim(2, 1)
         if is_int8:
             yield self.key_scales.movedim(3, 1)
             yield self.value_scales.movedim(2, 1)
@@ -83,12 +83,12 @@ class GpuCache(KVCache):
         def room(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.zeros(blocks, num_heads, *shape, dtype=dtype, device=self._device)
 
-        by_row, by_dim = room(rows, dim, dtype=self._dtype), room(dim, rows, dtype=self._dtype)
+        values = room(rows, dim, dtype=self._dtype)
         if not self.is_int8:
             none = room(0, dtype=self._dtype)
-            return Layer(by_dim, none, by_row, none)
+            return Layer(room(dim, rows, dtype=self._dtype), none, values, none)
         scales = room(-(-dim // 32), rows, dtype=torch.float16), room(rows, dtype=torch.float32)
-        return Layer(by_row, scales[0], by_dim, scales[1])
+        return Layer(torch.zeros_like(values), scales[0], values, scales[1])
 
     def table(self, slot: int) -> list[int]:
         """Return the blocks of a slot."""

@@ -17,7 +17,7 @@ from forerun.gpu.attention import attend, merge, place
 from forerun.gpu.cache import Layer as CacheLayer
 from forerun.gpu.kernels import norm, swiglu
 from forerun.gpu.matrices import ROWS, Rows, Stack
-from forerun.gpu.numbers import LAUNCH
+from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 from forerun.gpu.passes import Angles, Pass
 from forerun.model.config import ModelConfig
 
@@ -165,7 +165,7 @@ class Layer:
             *cap_factors(limit), tops, totals, outs, **shape,
             PAIRS=max(16 if is_int8 else 1, triton.next_power_of_2(heads // kv_heads)),
             WINDOW=config.layer(self.index).sliding_window or 0, HAS_CAP=config.attention_cap is not None,
-            IS_INT8=is_int8, **LAUNCH,
+            IS_INT8=is_int8, **WIDE_LAUNCH,
         )  # fmt: skip
         return self._merge(tops, totals, outs, num, shape, buffers)
 

@@ -15,6 +15,8 @@ CHUNK = tl.constexpr(64)
 """Positions of a softmax block, rows of a cache block (kChunk)."""
 LAUNCH = {"num_warps": 4, "enable_fp_fusion": False}
 """Options of every launch."""
+WIDE_LAUNCH = LAUNCH | {"num_warps": 8}
+"""Those of attention, whose sums would spill registers otherwise."""
 
 
 @triton.jit
