@@ -12,17 +12,33 @@ pytest.importorskip("triton")
 from forerun.core.batch import Segment
 from forerun.gpu import load as room
 from tests.gpu.oracle import Both
-from tests.native.models import AFTER, GATED, PARALLEL, ROPE, SANDWICH, SINKS, TURNED, random_weights, text
+from tests.native.models import (
+    AFTER,
+    GATED,
+    PARALLEL,
+    ROPE,
+    SANDWICH,
+    SINKS,
+    TURNED,
+    random_weights,
+    text,
+)
 
 TREE = (-1, 0, 0, 1, 1, 4)
 KINDS = {
     "q4_1": (GATED, "q4_1"),
-    "no rope, odd heads": (replace(GATED, num_kv_heads=1, head_dim=48, rope=None, num_layers=1), "q8_0"),
+    "no rope, odd heads": (
+        replace(GATED, num_kv_heads=1, head_dim=48, rope=None, num_layers=1),
+        "q8_0",
+    ),
     "sandwich": (SANDWICH, "q8_0"),
     "after": (AFTER, "q4_0"),
     "parallel": (PARALLEL, "q4_1"),
     "turned": (TURNED, "q8_0"),
-    "floats": (replace(GATED, norm="layer", gated_mlp=False, activation="relu", num_layers=1), "bf16"),
+    "floats": (
+        replace(GATED, norm="layer", gated_mlp=False, activation="relu", num_layers=1),
+        "bf16",
+    ),
     "sinks": (replace(SINKS, layers=(), num_layers=1, rope=ROPE, sliding_window=29), "f16"),
     "partial rope": (replace(GATED, rope=replace(ROPE, rotary_dim=24), num_layers=1), "mxfp4"),
 }

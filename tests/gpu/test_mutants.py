@@ -44,8 +44,8 @@ MUTANTS = {
     ),
     "a norm multiplies its factor with the weights first": (
         "kernels",
-        "            y = y * scale\n",
-        "            y = tl.load(x + row * X + at, is_there, 0.0) * (factor[:, None] * scale)\n",
+        "if HAS_BIAS else y * scale\n",
+        "if HAS_BIAS else tl.load(x + row * X + at, is_there, 0.0) * (factor[:, None] * scale)\n",
     ),
     "exponentials are added in pairs": (
         "numbers",

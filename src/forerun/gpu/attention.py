@@ -10,15 +10,29 @@ R rows, H heads, G kv heads, E head dim, WIDE the power of two at or above it, S
 import triton
 import triton.language as tl
 
-from forerun.gpu.numbers import CHUNK, GROUP, cap, exp, moments, round_int8, store_codes, sum64
+from forerun.gpu.numbers import (
+    CHUNK,
+    GROUP,
+    cap,
+    exp,
+    moments,
+    rint,
+    round_int8,
+    store_codes,
+    sum64,
+)
 
 
 @triton.jit
-def _store_key(y, cached, keys, key_scales, G, kv_head, e, E: tl.constexpr, WIDE: tl.constexpr, IS_INT8: tl.constexpr):
-    """Write a key (WIDE,) to a cache row: floats (blocks, G, E, 64); int8 (blocks, G, 64, E), scales (blocks, G, E / 32, 64)."""
+def _store_key(
+    y, cached, keys, key_scales, G, kv_head, e, E: tl.constexpr, WIDE: tl.constexpr, IS_INT8: tl.constexpr
+):  # fmt: skip
+    """Write a key (WIDE,) to a cache row: floats (blocks, G, E, 64); int8 (blocks, G, 64, E).
+
+    32 dimensions of int8 share a scale (blocks, G, E / 32, 64), rounded to fp16 before they are divided by it.
+    """
     block, lane = cached // CHUNK, cached % CHUNK
     if IS_INT8:
-        # 32 dimensions share a scale, which is rounded to fp16 before they are divided by it.
         KEY_GROUPS: tl.constexpr = (E + GROUP - 1) // GROUP
         group = tl.arange(0, WIDE // GROUP)
         y = tl.reshape(tl.where(e < E, y, 0.0), (WIDE // GROUP, GROUP))
@@ -29,24 +43,22 @@ def _store_key(y, cached, keys, key_scales, G, kv_head, e, E: tl.constexpr, WIDE
         wide = scale.to(tl.float32)
         inverse = tl.where(wide > 0.0, tl.div_rn(1.0, tl.where(wide > 0.0, wide, 1.0)), 0.0)
         code = tl.where(is_finite[:, None], y * inverse[:, None], 0.0)
-        code = rint_within(code)
-        at = ((block * G + kv_head) * CHUNK + lane) * E + tl.reshape(e, (WIDE // GROUP, GROUP))
-        tl.store(keys + at, code, tl.reshape(e, (WIDE // GROUP, GROUP)) < E)
-        tl.store(key_scales + ((block * G + kv_head) * KEY_GROUPS + group) * CHUNK + lane, scale, group < KEY_GROUPS)
+        code = rint(tl.where(code > 127.0, 127.0, tl.where(code < -127.0, -127.0, code))).to(
+            tl.int8
+        )
+        d = tl.reshape(e, (WIDE // GROUP, GROUP))
+        tl.store(keys + ((block * G + kv_head) * CHUNK + lane) * E + d, code, d < E)
+        at = ((block * G + kv_head) * KEY_GROUPS + group) * CHUNK + lane
+        tl.store(key_scales + at, scale, group < KEY_GROUPS)
     else:
         at = ((block * G + kv_head) * E + e) * CHUNK + lane
         tl.store(keys + at, y.to(keys.dtype.element_ty), e < E)
 
 
 @triton.jit
-def rint_within(x):
-    """Round to int8, cut to -127..127."""
-    x = tl.where(x > 127.0, 127.0, tl.where(x < -127.0, -127.0, x))
-    return ((x + 12582912.0) - 12582912.0).to(tl.int8)
-
-
-@triton.jit
-def _store_value(x, cached, values, value_scales, G, kv_head, e, E: tl.constexpr, IS_INT8: tl.constexpr):
+def _store_value(
+    x, cached, values, value_scales, G, kv_head, e, E: tl.constexpr, IS_INT8: tl.constexpr
+):
     """Write a value (WIDE,) to a cache row: (blocks, G, 64, E); scales of int8 (blocks, G, 64)."""
     block, lane = cached // CHUNK, cached % CHUNK
     at = ((block * G + kv_head) * CHUNK + lane) * E + e
@@ -60,6 +72,34 @@ def _store_value(x, cached, values, value_scales, G, kv_head, e, E: tl.constexpr
 
 
 @triton.jit
+def _turned(
+    start, norm, eps, cos, sin, position, e, E: tl.constexpr, HALF: tl.constexpr, NORM: tl.constexpr,
+    IS_LAYER: tl.constexpr,
+):  # fmt: skip
+    """Return a head (WIDE,) normed by weights at `norm` and rotated, in the family's order."""
+    y = tl.load(start + e, e < E, 0.0)
+    other = tl.where(e < HALF, e + HALF, e - HALF)
+    is_turned = e < 2 * HALF
+    partner = tl.load(start + other, is_turned, 0.0)
+    if NORM == "before":
+        mean, factor = moments(start, eps, E, IS_LAYER)
+        y = (y - mean) * factor * tl.load(norm + e, e < E, 0.0)
+        partner = (partner - mean) * factor * tl.load(norm + other, is_turned, 0.0)
+    if HALF > 0:
+        angle = position * HALF + e % HALF
+        c, s = tl.load(cos + angle, is_turned, 0.0), tl.load(sin + angle, is_turned, 0.0)
+        turned = y * c + tl.where(e < HALF, 0.0 - partner, partner) * s
+        y = tl.where(is_turned, turned, y)
+    if NORM == "after":
+        tl.debug_barrier()
+        tl.store(start + e, y, e < E)
+        tl.debug_barrier()
+        mean, factor = moments(start, eps, E, IS_LAYER)
+        y = (y - mean) * factor * tl.load(norm + e, e < E, 0.0)
+    return y
+
+
+@triton.jit
 def place(
     qkv, norms, eps, cos, sin, positions, cache_rows, slots, tables, TABLE, query_scales, q, q_codes, q_scales,
     keys, key_scales, values, value_scales,
@@ -68,38 +108,32 @@ def place(
 ):  # fmt: skip
     """Norm and rotate heads of qkv (R, (H + 2 G) E), scale queries, write keys and values. Grid (R, H + 2 G).
 
-    norms (H + G, E), NORM "before" or "after" the rotation of pairs (i, i + HALF), or "none". cos, sin (positions, HALF).
-    Row r of slot s lies in block tables[s, r // 64], TABLE apart. q (R, H, E), or its codes with scales (R, H).
+    norms (H + G, E), NORM "before" or "after" the rotation of pairs (i, i + HALF), or "none". cos, sin (positions,
+    HALF). Row r of slot s lies in block tables[s, r // 64], TABLE apart. q (R, H, E), or its codes with scales (R, H).
     """
     row, head = tl.program_id(0), tl.program_id(1)
     e = tl.arange(0, WIDE)
     start = qkv + (row * (H + 2 * G) + head) * E
-    cached = tl.load(cache_rows + row)
-    cached = tl.load(tables + tl.load(slots + row) * TABLE + cached // CHUNK) * CHUNK + cached % CHUNK
-    x = tl.load(start + e, e < E, 0.0)
+    own = tl.load(cache_rows + row)
+    block = tl.load(tables + tl.load(slots + row) * TABLE + own // CHUNK)
+    cached = block * CHUNK + own % CHUNK
     if head >= H + G:
+        x = tl.load(start + e, e < E, 0.0)
         _store_value(x, cached, values, value_scales, G, head - H - G, e, E, IS_INT8)
     else:
-        y = x
-        other = tl.where(e < HALF, e + HALF, e - HALF)
-        if NORM == "before":
-            mean, factor = moments(start, eps, E, IS_LAYER)
-            y = (x - mean) * factor * tl.load(norms + head * E + e, e < E, 0.0)
-        if HALF > 0:
-            is_turned = e < 2 * HALF
-            partner = tl.load(start + other, is_turned, 0.0)
-            if NORM == "before":
-                partner = (partner - mean) * factor * tl.load(norms + head * E + other, is_turned, 0.0)
-            angle = tl.load(positions + row) * HALF + e % HALF
-            c, s = tl.load(cos + angle, is_turned, 0.0), tl.load(sin + angle, is_turned, 0.0)
-            turned = y * c + tl.where(e < HALF, 0.0 - partner, partner) * s
-            y = tl.where(is_turned, turned, y)
-        if NORM == "after":
-            tl.debug_barrier()
-            tl.store(start + e, y, e < E)
-            tl.debug_barrier()
-            mean, factor = moments(start, eps, E, IS_LAYER)
-            y = (y - mean) * factor * tl.load(norms + head * E + e, e < E, 0.0)
+        y = _turned(
+            start,
+            norms + head * E,
+            eps,
+            cos,
+            sin,
+            tl.load(positions + row),
+            e,
+            E,
+            HALF,
+            NORM,
+            IS_LAYER,
+        )
         if head >= H:
             _store_key(y, cached, keys, key_scales, G, head - H, e, E, WIDE, IS_INT8)
         else:
@@ -114,7 +148,9 @@ def place(
 
 
 @triton.jit
-def _score_floats(q, keys, at, is_head, seen, block, lane, G, kv_head, E: tl.constexpr, PAIRS: tl.constexpr):
+def _score_floats(
+    q, keys, at, is_head, seen, block, lane, G, kv_head, E: tl.constexpr, PAIRS: tl.constexpr
+):
     """Score a chunk's keys for PAIRS heads: dimensions in order. (PAIRS, 64)."""
     key = keys + (block * G + kv_head) * E * CHUNK + lane
     score = tl.zeros((PAIRS, CHUNK), tl.float32)
@@ -161,7 +197,9 @@ def _add_values(
 
 
 @triton.jit
-def _add_codes(weight, out, values, value_scales, seen, block, lane, G, kv_head, e, E: tl.constexpr):
+def _add_codes(
+    weight, out, values, value_scales, seen, block, lane, G, kv_head, e, E: tl.constexpr
+):
     """Add weights (PAIRS, 64), rounded to int8, times int8 values: one exact dot a chunk, times a factor a pair."""
     scale = tl.load(value_scales + (block * G + kv_head) * CHUNK + lane, seen, 0.0)
     code, factor = round_int8(weight * scale[None])
@@ -204,10 +242,24 @@ def attend(
         block = tl.load(table + cached // CHUNK, seen, 0)
         if IS_INT8:
             score = _score_codes(
-                q_codes, q_scales, keys, key_scales, at, is_head, seen, block, cached % CHUNK, G, kv_head, E, PAIRS
+                q_codes,
+                q_scales,
+                keys,
+                key_scales,
+                at,
+                is_head,
+                seen,
+                block,
+                cached % CHUNK,
+                G,
+                kv_head,
+                E,
+                PAIRS,
             )
         else:
-            score = _score_floats(q, keys, at, is_head, seen, block, cached % CHUNK, G, kv_head, E, PAIRS)
+            score = _score_floats(
+                q, keys, at, is_head, seen, block, cached % CHUNK, G, kv_head, E, PAIRS
+            )
         if HAS_CAP:
             score = cap(score, inverse, twice, once)
         score = tl.where(seen[None], score, float("-inf"))
@@ -218,7 +270,9 @@ def attend(
         out = out * factor[:, None]
         top = new
         if IS_INT8:
-            out = _add_codes(weight, out, values, value_scales, seen, block, cached % CHUNK, G, kv_head, e, E)
+            out = _add_codes(
+                weight, out, values, value_scales, seen, block, cached % CHUNK, G, kv_head, e, E
+            )
         else:
             out = _add_values(
                 weight, out, values, tl.maximum(first, chunk * CHUNK), tl.minimum(position + 1, chunk * CHUNK + CHUNK),
@@ -241,7 +295,11 @@ def _merge_states(top, total, out, young_top, young_total, young_out):
     is_empty, is_first = young_top == float("-inf"), top == float("-inf")
     merged_total = tl.where(is_first, young_total, merged_total)
     merged_out = tl.where(is_first, young_out, merged_out)
-    return tl.where(is_empty, top, new), tl.where(is_empty, total, merged_total), tl.where(is_empty, out, merged_out)
+    return (
+        tl.where(is_empty, top, new),
+        tl.where(is_empty, total, merged_total),
+        tl.where(is_empty, out, merged_out),
+    )
 
 
 @triton.jit
@@ -263,7 +321,9 @@ def merge(
             top, total, out, tl.load(tops + at + run), tl.load(totals + at + run), young
         )
     if HAS_SINKS:
-        top, total, out = _merge_states(top, total, out, tl.load(sinks + head), 1.0, tl.zeros_like(out))
+        top, total, out = _merge_states(
+            top, total, out, tl.load(sinks + head), 1.0, tl.zeros_like(out)
+        )
     out = out * tl.div_rn(1.0, total)
     if TO_CODES:
         first = head * (E // GROUP)

@@ -64,15 +64,18 @@ class GpuCache(KVCache):
     ) -> None:
         super().__init__(num_slots, max_len, num_blocks)
         if kv not in _DTYPES:
-            raise ConfigError(f"a GPU keeps keys and values as fp16, fp32 or int8, not {kv}; use --device cpu", option="kv")
+            raise ConfigError(
+                f"a GPU keeps keys and values as fp16, fp32 or int8, not {kv}; use --device cpu",
+                option="kv",
+            )
         self.is_int8 = kv == "int8"
         self._dtype, self._device = _DTYPES[kv], device
         try:
             self.layers = [self._layer(*heads) for heads in config.stored_heads()]
         except torch.OutOfMemoryError as error:
             raise CapacityError(
-                f"{device} has no memory for {self.pool.num_blocks} blocks of keys and values: allow fewer sequences, a "
-                "shorter context or --kv int8, or use --device cpu"
+                f"{device} has no memory for {self.pool.num_blocks} blocks of keys and values: allow fewer "
+                "sequences, a shorter context or --kv int8, or use --device cpu"
             ) from error
         nbytes = sum(tensor.nbytes for layer in self.layers for tensor in layer.tensors)
         self.pool.block_nbytes = nbytes // self.pool.num_blocks

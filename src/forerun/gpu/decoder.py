@@ -83,7 +83,12 @@ class GpuDecoder:
                 self._stacks[f"{prefix}.{stack}"] = Stack.pack(parts, self.device)
 
     def add_blank(
-        self, name: str, form: str | None, shape: Sequence[int], has_bias: bool, is_apart: bool = False
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
     ) -> list[np.ndarray]:
         """Make room for a weight, on the device `meta`; there is nothing on the host to be filled."""
         if form is None:
@@ -96,13 +101,17 @@ class GpuDecoder:
     def finish(self) -> None:
         """Put the layers together, once all weights are there. Raises LoadError for one that has no place."""
         if self._waiting:
-            raise LoadError(f"{', '.join(self._waiting)} {'is' if len(self._waiting) == 1 else 'are'} not read on a GPU")
+            raise LoadError(
+                f"{', '.join(self._waiting)} {'is' if len(self._waiting) == 1 else 'are'} not read on a GPU"
+            )
         for index in range(self.config.num_layers):
             self._layers.append(self._layer(index))
 
     def _layer(self, index: int) -> Layer:
         config, prefix = self.config, f"layers.{index}."
-        norms = {n.removeprefix(prefix): norm for n, norm in self._norms.items() if n.startswith(prefix)}
+        norms = {
+            n.removeprefix(prefix): norm for n, norm in self._norms.items() if n.startswith(prefix)
+        }
         rope = config.layer(index).rope
         if rope is not None and rope not in self._angles:
             self._angles[rope] = Angles(rope, self.device)
@@ -110,7 +119,9 @@ class GpuDecoder:
         if config.qk_norm in ("head", "each"):
             kv_heads, dim = config.heads(index)
             counts = (("q_norm", config.num_heads), ("k_norm", kv_heads))
-            head_norms = torch.cat([norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts])
+            head_norms = torch.cat(
+                [norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts]
+            )
         stacks = {name: self._stacks[prefix + name] for name in _STACKS}
         angles = None if rope is None else self._angles[rope]
         return Layer(config, index, norms, **stacks, angles=angles, head_norms=head_norms)
@@ -141,13 +152,17 @@ class GpuDecoder:
                 parts.append(self._run(part, rows, cache, aux_layers))
                 first += part.num_rows
         except torch.OutOfMemoryError as error:
-            raise CapacityError(f"{self.device} has no memory left for a pass of {batch.num_rows} rows") from error
+            raise CapacityError(
+                f"{self.device} has no memory left for a pass of {batch.num_rows} rows"
+            ) from error
         if not parts:
             parts = [np.empty((1 + len(aux_layers), 0, self.config.hidden_size), np.float32)]
         hidden, *aux = np.concatenate(parts, axis=1)
         return Hidden(hidden, tuple(aux))
 
-    def _run(self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]) -> np.ndarray:
+    def _run(
+        self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
+    ) -> np.ndarray:
         """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D)."""
         rows = plan(batch, cache, self.config, self.device)
         num, width = rows.num_rows, self.config.hidden_size
@@ -171,7 +186,11 @@ class GpuDecoder:
     def embed(self, ids: Ids) -> Floats:
         """Embed tokens (R,) as (R, D), positions left out."""
         rows = self._host["embed"].rows(np.asarray(ids, np.int64)).dequantize()
-        return rows if self.config.embedding_multiplier == 1 else rows * np.float32(self.config.embedding_multiplier)
+        return (
+            rows
+            if self.config.embedding_multiplier == 1
+            else rows * np.float32(self.config.embedding_multiplier)
+        )
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
@@ -199,7 +218,7 @@ class GpuDecoder:
     def topk(
         self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
-        """Return the k likeliest tokens of each row; see `model.model.Model`. Of one alone no logits leave the device."""
+        """Return the k likeliest tokens of each row; see `model.model.Model`. For one no logits leave the device."""
         if not 1 <= k <= self.config.vocab_size:
             raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
         parts = []
@@ -207,9 +226,13 @@ class GpuDecoder:
             here = slice(start, start + ROWS)
             wanted = None if logits is None else logits[here]
             parts.append(self._topk(hidden[here], k, log_normaliser, wanted))
-        ids, values, norms = zip(*parts) if parts else ([np.empty((0, k))], [np.empty((0, k))], [np.empty(0)])
+        ids, values, norms = (
+            zip(*parts) if parts else ([np.empty((0, k))], [np.empty((0, k))], [np.empty(0)])
+        )
         norm = np.concatenate(norms).astype(np.float32) if log_normaliser else None
-        return TopK(np.concatenate(ids).astype(np.int64), np.concatenate(values).astype(np.float32), norm)
+        return TopK(
+            np.concatenate(ids).astype(np.int64), np.concatenate(values).astype(np.float32), norm
+        )
 
     def _topk(
         self, hidden: Floats, k: int, log_normaliser: bool, wanted: Floats | None
@@ -218,7 +241,9 @@ class GpuDecoder:
         blocks = triton.cdiv(vocab, CHOSEN_TOGETHER)
         largest, totals = (torch.empty(num, blocks, device=self.device) for _ in range(2))
         found = torch.empty(num, blocks, dtype=torch.int32, device=self.device)
-        choose[(num, blocks)](every, largest, found, totals, vocab, blocks, BLOCK=CHOSEN_TOGETHER, **LAUNCH)
+        choose[(num, blocks)](
+            every, largest, found, totals, vocab, blocks, BLOCK=CHOSEN_TOGETHER, **LAUNCH
+        )
         norms = self._log_sums(largest, totals) if log_normaliser else np.empty(0, np.float32)
         if wanted is not None or k > 1:
             host = every.cpu().numpy()
@@ -229,10 +254,14 @@ class GpuDecoder:
             return ids, np.take_along_axis(host, ids, 1), norms
         tops = largest.cpu().numpy()
         block = tops.argmax(1)[:, None]  # the first of equal ones; NaN is the largest
-        return np.take_along_axis(found.cpu().numpy(), block, 1), np.take_along_axis(tops, block, 1), norms
+        return (
+            np.take_along_axis(found.cpu().numpy(), block, 1),
+            np.take_along_axis(tops, block, 1),
+            norms,
+        )
 
     def _log_sums(self, largest: Tensor, totals: Tensor) -> Floats:
-        """Return the logarithms of rows' sums of e^logit (M,): the sums are the device's, the logarithm the C library's."""
+        """Return the logarithms of rows' sums of e^logit (M,), which the C library takes."""
         num, blocks = largest.shape
         top, total = (torch.empty(num, device=self.device) for _ in range(2))
         add_totals[(num,)](largest, totals, top, total, blocks, **LAUNCH)
@@ -246,7 +275,11 @@ class GpuDecoder:
     def head_weights(self, ids: Ids | None) -> Floats:
         """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
         stored = self._host.get("head", self._host["embed"])
-        rows = stored.dequantize() if ids is None else stored.rows(np.asarray(ids, np.int64)).dequantize()
+        rows = (
+            stored.dequantize()
+            if ids is None
+            else stored.rows(np.asarray(ids, np.int64)).dequantize()
+        )
         return rows / np.float32(self.config.logits_divisor)
 
     def head_part(self, ids: Ids) -> HeadPart:
@@ -272,7 +305,8 @@ class GpuDecoder:
 
     def nbytes(self) -> int:
         """Return the bytes of the weights on the device."""
-        return sum(each.nbytes() for each in (*self._stacks.values(), *self._norms.values()))
+        stacks = sum(stack.nbytes() for stack in self._stacks.values())
+        return stacks + sum(norm.nbytes() for norm in self._norms.values())
 
     def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
         """Return the bytes on the device of rows and states of attention in a full cache, and of logits."""
@@ -285,7 +319,11 @@ class GpuDecoder:
         coded = 2 * (config.hidden_size + heads + inner)
         runs = len(run_starts(blocks_of(cache.max_len))) - 1
         attention = rows * runs * (heads + 2 * config.num_heads)
-        return ROWS * (4 * width + coded) + 4 * attention + 4 * min(head_rows, ROWS) * config.vocab_size
+        return (
+            ROWS * (4 * width + coded)
+            + 4 * attention
+            + 4 * min(head_rows, ROWS) * config.vocab_size
+        )
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)

@@ -32,10 +32,7 @@ def norm(
         mean, factor = moments(x + row * X, eps, D, IS_LAYER)
         y = (y - mean[:, None]) * factor[:, None]
         scale = tl.load(weight + at, is_there, 0.0)
-        if HAS_BIAS:
-            y = tl.fma(y, scale, tl.load(bias + at, is_there, 0.0))
-        else:
-            y = y * scale
+        y = tl.fma(y, scale, tl.load(bias + at, is_there, 0.0)) if HAS_BIAS else y * scale
     if TO_CODES:
         store_codes(y, group, group * GROUP < D, row, codes, scales, sums, D, ROWS)
     if TO_FLOATS:
@@ -96,7 +93,8 @@ def linear(
     codes, scales, sums, weights, more, weight_scales, factors, mins, min_factors, bias, out, R, N, OUT, multiplier,
     K: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr, MORE_BITS: tl.constexpr, ZERO: tl.constexpr,
     PARTS: tl.constexpr, SCALE_GROUP: tl.constexpr, HAS_FACTORS: tl.constexpr, HAS_MINS: tl.constexpr,
-    IS_ZERO_POINT: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    IS_ZERO_POINT: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Multiply rows of codes by a matrix of codes. Grid (N / BLOCK_N, R / BLOCK_M): no program splits K."""
     n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)

@@ -58,30 +58,14 @@ class Buffers:
         return self.rows[name, width]
 
 
-@dataclass(frozen=True, slots=True)
-class Shape:
-    """What the kernels of a layer are compiled for."""
-
-    config: ModelConfig
-    index: int
-
-    @property
-    def heads(self) -> dict[str, int]:
-        """The constants of attention."""
-        kv_heads, dim = self.config.heads(self.index)
-        return {"H": self.config.num_heads, "G": kv_heads, "E": dim, "WIDE": wide(dim)}
-
-
-def wide(size: int) -> int:
-    """Return the power of two at or above a size, 32 at least."""
-    return max(32, triton.next_power_of_2(size))
-
-
 def put_norm(
     x: Tensor, weights: Norm | None, config: ModelConfig, num_rows: int, *, to: Rows | None = None,
     readers: tuple[Stack, ...] = (), out: Tensor | None = None, adds: bool = False,
 ) -> None:  # fmt: skip
-    """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it. Without weights: as they are."""
+    """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it.
+
+    Without weights they are handed on as they are.
+    """
     width = x.shape[1]
     rows = to if to is not None else Rows(x, x, x, x)
     to_codes = any(reader.reads_codes for reader in readers)
@@ -127,7 +111,9 @@ class Layer:
             put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=(self.up,))
         self._add(self.down, self._activate(normed, num, buffers), x, num, "mlp_out_norm", buffers)
 
-    def _add(self, matrix: Stack, read: Rows, x: Tensor, num: int, name: str, buffers: Buffers) -> None:
+    def _add(
+        self, matrix: Stack, read: Rows, x: Tensor, num: int, name: str, buffers: Buffers
+    ) -> None:
         """Add what a sublayer gives to x, through a norm of its own if it has one."""
         if self.config.norms not in ("after", "both"):
             matrix.multiply(read, num, x, adds=True, multiplier=self.config.residual_multiplier)
@@ -137,7 +123,7 @@ class Layer:
         put_norm(added, self.norms[name], self.config, num, out=x, adds=True)
 
     def _attend(self, normed: Rows, rows: Pass, cache: CacheLayer, buffers: Buffers) -> Rows:
-        config, num, shape = self.config, rows.num_rows, Shape(self.config, self.index).heads
+        config, num, shape = self.config, rows.num_rows, self._heads()
         heads, kv_heads, dim = shape["H"], shape["G"], shape["E"]
         is_int8 = cache.keys.dtype == torch.int8
         qkv = buffers.floats("qkv", ROWS, (heads + 2 * kv_heads) * dim)
@@ -168,6 +154,12 @@ class Layer:
             IS_INT8=is_int8, **WIDE_LAUNCH,
         )  # fmt: skip
         return self._merge(tops, totals, outs, num, shape, buffers)
+
+    def _heads(self) -> dict[str, int]:
+        """Return the constants of attention."""
+        kv_heads, dim = self.config.heads(self.index)
+        sizes = {"H": self.config.num_heads, "G": kv_heads, "E": dim}
+        return {**sizes, "WIDE": max(32, triton.next_power_of_2(dim))}
 
     def _merge(
         self, tops: Tensor, totals: Tensor, outs: Tensor, num: int, shape: Mapping[str, int], buffers: Buffers
@@ -219,11 +211,6 @@ class Layer:
             **LAUNCH,
         )  # fmt: skip
         return activated
-
-    def nbytes(self) -> int:
-        """Return the bytes on the device."""
-        stacks = (self.qkv, self.o, self.up, self.down)
-        return sum(each.nbytes() for each in (*stacks, *self.norms.values()))
 
 
 def cap_factors(limit: float) -> tuple[float, float, float]:

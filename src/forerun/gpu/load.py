@@ -31,12 +31,16 @@ def load(
     try:
         fill(decoder, weights, quant=quant, head_bits=head_bits)
     except torch.OutOfMemoryError as error:
-        raise LoadError(f"{device} has no memory for the weights (forerun plan says how much they need); use --device cpu") from error
+        raise LoadError(
+            f"{device} has no memory for the weights (forerun plan says how much they need); use --device cpu"
+        ) from error
     decoder.finish()
     return decoder
 
 
-def blank(config: ModelConfig, weights: Iterable[BlankWeight], *, head_bits: int | None = None) -> GpuDecoder:
+def blank(
+    config: ModelConfig, weights: Iterable[BlankWeight], *, head_bits: int | None = None
+) -> GpuDecoder:
     """Return the decoder on torch's device `meta`, whose tensors have sizes but no memory."""
     decoder = GpuDecoder(config, "meta")
     fill_blank(decoder, weights, head_bits)

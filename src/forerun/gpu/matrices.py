@@ -79,14 +79,22 @@ class Matrix:
 
     @classmethod
     def blank(
-        cls, format: WeightFormat, num_out: int, num_in: int, group: int | None, has_bias: bool, device: torch.device | str
-    ) -> Matrix:  # fmt: skip
-        """Make room for a matrix whose scales serve `group` inputs, None for the format's own. Raises LoadError."""
+        cls,
+        format: WeightFormat,
+        num_out: int,
+        num_in: int,
+        group: int | None,
+        has_bias: bool,
+        device: torch.device | str,
+    ) -> Matrix:
+        """Make room for a matrix whose scales serve `group` inputs, None: as the format has it. Raises LoadError."""
         name = format.name
         if name not in FLOATS and name not in LAYOUTS:
             raise LoadError(f"{name} is not read on a GPU; use --device cpu")
         if num_in % 32:
-            raise LoadError(f"a GPU reads rows of a multiple of 32 numbers, not {num_in}; use --device cpu")
+            raise LoadError(
+                f"a GPU reads rows of a multiple of 32 numbers, not {num_in}; use --device cpu"
+            )
 
         def room(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
@@ -96,8 +104,10 @@ class Matrix:
         if name in FLOATS:
             weights = room(num_in, num_out, dtype=_DTYPES[name])
             is_coded = name == "f8"
-            scales = room(-(-num_in // FLOAT8_GROUP), num_out, dtype=torch.float32) if is_coded else none
-            return cls(num_out, num_in, None, weights, none, scales, none, none, none, bias, has_bias)
+            count = -(-num_in // FLOAT8_GROUP)
+            scales = room(count, num_out, dtype=torch.float32) if is_coded else none
+            others = none, none, none
+            return cls(num_out, num_in, None, weights, none, scales, *others, bias, has_bias)
         layout = LAYOUTS[name]
         layout = layout if group is None else replace(layout, scale_group=group)
         shared = 8 // layout.bits
@@ -106,14 +116,12 @@ class Matrix:
         more = room(layout.more_bits, num_in // 32, num_out, dtype=torch.int32)
         numbers, factors = (num_in // layout.scale_group, num_out), (num_in // SUPER, num_out)
         whole = torch.int8 if layout.has_factors else torch.float16
-        whole = torch.float32 if name in ("mxfp4",) or name.startswith("iq") else whole
+        whole = torch.float32 if name.startswith(("mxfp4", "iq")) else whole
 
         def pair(wanted: bool) -> tuple[Tensor, Tensor]:
-            if not wanted:
-                return none, none
-            return room(*numbers, dtype=whole), (
-                room(*factors, dtype=torch.float16) if layout.has_factors else none
-            )
+            found = room(*numbers, dtype=whole) if wanted else none
+            is_super = wanted and layout.has_factors
+            return found, room(*factors, dtype=torch.float16) if is_super else none
 
         return cls(
             num_out, num_in, layout, weights, more if layout.more_bits else none,
@@ -122,10 +130,12 @@ class Matrix:
 
     @classmethod
     def pack(cls, parts: Sequence[Part], device: torch.device | str) -> Matrix:
-        """Lay out matrices of one format and group, one below the other, with biases of all or none. Raises LoadError."""
+        """Lay out matrices of one format and group, one below the other; all have biases or none. Raises LoadError."""
         first, bias = parts[0]
         num_out = sum(stored.shape[0] for stored, _ in parts)
-        made = cls.blank(first.format, num_out, first.shape[1], _group_of(first), bias is not None, device)
+        made = cls.blank(
+            first.format, num_out, first.shape[1], _group_of(first), bias is not None, device
+        )
         start = 0
         for stored, offset in parts:
             if offset is not None:
@@ -144,7 +154,9 @@ class Matrix:
             return
         codes = stored.codes()
         if codes.flat is not None or codes.groups is not None:
-            what = "is flattened" if codes.flat is not None else "has columns in an order of its own"
+            what = (
+                "is flattened" if codes.flat is not None else "has columns in an order of its own"
+            )
             raise LoadError(f"'{stored.name}' {what}, which a GPU does not read; use --device cpu")
         if layout is None:
             self._put(self.weights[:, here], codes.codes.view(np.uint8).T)
@@ -162,14 +174,17 @@ class Matrix:
         halves = np.ascontiguousarray(blocks[..., at : at + 4]).view(np.float16)
         self._put_numbers(self.scales[:, here], self.factors[:, here], codes.scales, halves[..., 0])
         if offsets is not None:
-            self._put_numbers(self.mins[:, here], self.min_factors[:, here], offsets, -halves[..., 1])
+            self._put_numbers(
+                self.mins[:, here], self.min_factors[:, here], offsets, -halves[..., 1]
+            )
 
     def _fill_codes(self, here: slice, codes: Codes, layout: Layout) -> None:
         zero = layout.zero
         if layout.bits == 8:
-            signed = codes.codes if zero == 0 else codes.codes.view(np.uint8) ^ 128  # less 128
-            groups = signed.view(np.int8).reshape(len(signed), -1, 32)
-            self._put(self.weights[:, here], groups.swapaxes(0, 1))
+            less = codes.codes.view(np.uint8) ^ np.uint8(0 if zero == 0 else 128)
+            self._put(
+                self.weights[:, here], less.view(np.int8).reshape(len(less), -1, 32).swapaxes(0, 1)
+            )
             return
         plain = codes.codes.view(np.uint8) + np.uint8(zero)
         groups = plain.reshape(len(plain), -1, 32)
@@ -181,7 +196,9 @@ class Matrix:
             words = np.packbits(groups >> (4 + bit) & 1, axis=-1, bitorder="little").view(np.int32)
             self._put(self.more[bit][:, here], words[..., 0].T)
 
-    def _put_numbers(self, numbers: Tensor, factors: Tensor, products: np.ndarray, halves: np.ndarray) -> None:
+    def _put_numbers(
+        self, numbers: Tensor, factors: Tensor, products: np.ndarray, halves: np.ndarray
+    ) -> None:
         """Take products of whole numbers and fp16 factors, which fp32 holds exactly, apart again."""
         wide = np.repeat(halves.astype(np.float32), products.shape[1] // halves.shape[1], axis=1)
         whole = np.divide(products, wide, out=np.zeros_like(products), where=wide != 0)
@@ -199,12 +216,23 @@ class Matrix:
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""
-        tensors = (self.weights, self.more, self.scales, self.factors, self.mins, self.min_factors, self.bias)
-        return sum(tensor.nbytes for tensor in tensors)
+        return sum(tensor.nbytes for tensor in self._tensors)
+
+    @property
+    def _tensors(self) -> tuple[Tensor, ...]:
+        numbers = (self.scales, self.factors, self.mins, self.min_factors)
+        return self.weights, self.more, *numbers, self.bias
 
     def multiply(
-        self, rows: Rows, num_rows: int, out: Tensor, *, adds: bool = False, multiplier: float = 1.0, block: int = BLOCK_N
-    ) -> None:  # fmt: skip
+        self,
+        rows: Rows,
+        num_rows: int,
+        out: Tensor,
+        *,
+        adds: bool = False,
+        multiplier: float = 1.0,
+        block: int = BLOCK_N,
+    ) -> None:
         """Multiply rows, into out (ROWS, any), or added to it times a multiplier."""
         tall = 16 if num_rows <= 16 else TALL
         grid = (triton.cdiv(self.num_out, block), triton.cdiv(num_rows, tall))
@@ -218,8 +246,8 @@ class Matrix:
             )  # fmt: skip
             return
         linear[grid](
-            *rows.coded, self.weights, self.more, self.scales, self.factors, self.mins, self.min_factors, self.bias, out,
-            *sizes, K=self.num_in, ROWS=ROWS, **self.layout.constants(), **shape, **LAUNCH,
+            *rows.coded, *self._tensors, out, *sizes, K=self.num_in, ROWS=ROWS, **self.layout.constants(), **shape,
+            **LAUNCH,
         )  # fmt: skip
 
 
@@ -233,7 +261,9 @@ class Stack:
     def pack(cls, parts: Sequence[Part], device: torch.device | str) -> Stack:
         """Lay out matrices, in this order. Raises LoadError for a format that is not read."""
         unpacked = [(stored.unpacked(), bias) for stored, bias in parts]
-        alike = groupby(unpacked, lambda part: (part[0].format, _group_of(part[0]), part[1] is None))
+        alike = groupby(
+            unpacked, lambda part: (part[0].format, _group_of(part[0]), part[1] is None)
+        )
         return cls(tuple(Matrix.pack([*each], device) for _, each in alike))
 
     @property

@@ -58,20 +58,24 @@ class Pass:
 
 def plan(batch: Batch, cache: GpuCache, config: ModelConfig, device: torch.device | str) -> Pass:
     """Lay out a pass and copy it to the device."""
-    segments = batch.segments
-    positions = batch.positions()
-    cache_rows = np.concatenate([s.base + np.arange(s.first, s.stop) for s in segments])
-    bases = np.concatenate([np.full(s.num_rows, s.base if s.parents else NEVER) for s in segments])
-    slots = np.repeat(np.arange(len(segments)), [s.num_rows for s in segments])
-    paths = _rectangle([path for s in segments for path in _paths(s)])
-    tables = _rectangle([cache.table(s.slot)[: blocks_of(s.base + s.stop)] for s in segments])
-    runs = np.array(run_starts(int(positions.max()) // BLOCK_ROWS + 1))
-    scales = _query_scales(positions, config).view(np.int32)
-    numbers = [positions, cache_rows, bases, slots, paths, tables, runs, scales]
-    flat = torch.from_numpy(np.concatenate([each.astype(np.int32).ravel() for each in numbers]))
-    parts = flat.to(device).split([each.size for each in numbers])
-    *whole, scale = (part.view(each.shape) for part, each in zip(parts, numbers, strict=True))
-    return Pass(len(positions), int(positions.max()) + 1, *whole, scale.view(torch.float32))
+    segments, positions = batch.segments, batch.positions()
+    stop, heights = int(positions.max()) + 1, [s.num_rows for s in segments]
+    numbers = {
+        "positions": positions,
+        "cache_rows": np.concatenate([s.base + np.arange(s.first, s.stop) for s in segments]),
+        "bases": np.repeat([s.base if s.parents else NEVER for s in segments], heights),
+        "slots": np.repeat(np.arange(len(segments)), heights),
+        "paths": _rectangle([path for s in segments for path in _paths(s)]),
+        "tables": _rectangle([cache.table(s.slot)[: blocks_of(s.base + s.stop)] for s in segments]),
+        "runs": np.array(run_starts(blocks_of(stop))),
+        "query_scales": _query_scales(positions, config).view(np.int32),
+    }
+    flat = np.concatenate([each.ravel().astype(np.int32) for each in numbers.values()])
+    sizes = [each.size for each in numbers.values()]
+    parts = zip(numbers.items(), torch.from_numpy(flat).to(device).split(sizes), strict=True)
+    on_device = {name: part.view(each.shape) for (name, each), part in parts}
+    scales = on_device.pop("query_scales").view(torch.float32)
+    return Pass(len(positions), stop, **on_device, query_scales=scales)
 
 
 def _paths(segment: Segment) -> Iterator[list[int]]:
@@ -120,7 +124,10 @@ class Angles:
     """
 
     def __init__(self, rope: RopeConfig, device: torch.device | str) -> None:
-        self._frequencies, self._factor = rope.inverse_frequencies(), np.float32(rope.attention_factor)
+        self._frequencies, self._factor = (
+            rope.inverse_frequencies(),
+            np.float32(rope.attention_factor),
+        )
         self.half, self._device = len(self._frequencies), device
         self._tables = (torch.zeros(0, self.half, device=device),) * 2
 
