@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("triton")
-
 ROOT = Path(__file__).parents[2]
 INTEGER_DOTS = (
     "mma.sync.aligned.m16n8k32.row.col.satfinite.s32.s8.s8.s32"  # 32 x 127 x 127 cannot saturate

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-
-torch = pytest.importorskip("torch")
-pytest.importorskip("triton")
+import torch
 
 from forerun.gpu.codes import FLOATS, LAYOUTS
 from forerun.gpu.layers import put_norm

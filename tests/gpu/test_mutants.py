@@ -11,8 +11,6 @@ from types import ModuleType
 
 import pytest
 
-pytest.importorskip("triton")
-
 import forerun.gpu
 from forerun.core.batch import Segment
 from tests.gpu.oracle import Both

@@ -144,6 +144,9 @@ class GpuDecoder:
                 f"position {last} is beyond the model's context of {self.config.max_position} tokens: "
                 "allow a longer context or stop earlier"
             )
+        if batch.num_rows == 0:
+            none = np.empty((0, self.config.hidden_size), np.float32)
+            return Hidden(none, (none,) * len(aux_layers))
         given = self.embed(batch.tokens()) if inputs is None else inputs
         parts, first = [], 0
         try:
@@ -155,8 +158,6 @@ class GpuDecoder:
             raise CapacityError(
                 f"{self.device} has no memory left for a pass of {batch.num_rows} rows"
             ) from error
-        if not parts:
-            parts = [np.empty((1 + len(aux_layers), 0, self.config.hidden_size), np.float32)]
         hidden, *aux = np.concatenate(parts, axis=1)
         return Hidden(hidden, tuple(aux))
 

@@ -49,7 +49,7 @@ class Rows:
     @classmethod
     def of_width(cls, width: int, device: torch.device | str) -> Rows:
         """Make room for rows of that width."""
-        numbers = (torch.zeros(width // 32, ROWS, device=device) for _ in range(2))
+        numbers = (torch.zeros(-(-width // 32), ROWS, device=device) for _ in range(2))
         codes = torch.zeros(ROWS, width, dtype=torch.int8, device=device)
         return cls(torch.zeros(ROWS, width, device=device), codes, *numbers)
 
@@ -91,10 +91,6 @@ class Matrix:
         name = format.name
         if name not in FLOATS and name not in LAYOUTS:
             raise LoadError(f"{name} is not read on a GPU; use --device cpu")
-        if num_in % 32:
-            raise LoadError(
-                f"a GPU reads rows of a multiple of 32 numbers, not {num_in}; use --device cpu"
-            )
 
         def room(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)

@@ -52,7 +52,7 @@ def not_built(config: ModelConfig) -> str | None:
         "sparse MLPs": any(each.sparsity_cutoff is not None for each in layers),
         "layers of one sublayer": not all(each.has_mixer and each.has_mlp for each in layers),
         "gelu by the C library's erf": config.activation == "gelu",
-        "widths that are no multiples of 32": any(width % 32 for width in widths),
+        "widths that are no multiples of 16": any(width % 16 for width in widths),
     }
     names = [name for name, is_missing in missing.items() if is_missing]
     return f"{', '.join(names)} are not built for GPUs; use --device cpu" if names else None

@@ -1,0 +1,39 @@
+"""Served by the GPU's kernels, interpreted here, a model answers what it answers on the CPU, drafted or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from forerun.core.params import SamplingParams
+from forerun.gpu import devices, load
+from forerun.llm import LLM
+from tests.gpu.oracle import DEVICE
+
+PROMPTS = ["one two one two one", "a b c a b"]
+PARAMS = [
+    SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True),
+    SamplingParams(max_tokens=4, temperature=1.0, seed=3),
+]
+
+
+@pytest.fixture(autouse=True)
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a card, which is the interpreter."""
+    room = load.load
+    monkeypatch.setattr(
+        load, "load", lambda *given, device, **named: room(*given, device=DEVICE, **named)
+    )
+    monkeypatch.setattr(devices, "absent", lambda name: None)
+    monkeypatch.setattr(devices, "free_nbytes", lambda name: 1 << 33)
+
+
+def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
+    llm = LLM(str(model), max_model_len=64, max_num_seqs=2, threads=1, kv="int8", **options)
+    return [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
+
+
+@pytest.mark.parametrize("drafter", ["none", "lookahead"])
+def test_a_card_answers_as_the_cpu_does(tiny_gguf: Path, drafter: str) -> None:
+    assert answers(tiny_gguf, device="cuda", drafter=drafter) == answers(tiny_gguf, drafter="none")
