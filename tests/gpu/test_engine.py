@@ -11,7 +11,7 @@ from forerun.gpu import devices, load
 from forerun.llm import LLM
 from tests.gpu.oracle import DEVICE
 
-PROMPTS = ["one two one two one", "a b c a b"]
+PROMPTS = ["ababa", "xy"]
 PARAMS = [
     SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True),
     SamplingParams(max_tokens=4, temperature=1.0, seed=3),
@@ -34,6 +34,6 @@ def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
     return [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
 
 
-@pytest.mark.parametrize("drafter", ["none", "lookahead"])
-def test_a_card_answers_as_the_cpu_does(tiny_gguf: Path, drafter: str) -> None:
-    assert answers(tiny_gguf, device="cuda", drafter=drafter) == answers(tiny_gguf, drafter="none")
+def test_drafting_on_a_card_answers_as_the_cpu_alone_does(tiny_gguf: Path) -> None:
+    drafted = answers(tiny_gguf, device="cuda", drafter="lookahead")
+    assert drafted == answers(tiny_gguf, drafter="none")
