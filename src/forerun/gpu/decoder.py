@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
@@ -150,10 +151,11 @@ class GpuDecoder:
         given = self.embed(batch.tokens()) if inputs is None else inputs
         parts, first = [], 0
         try:
-            for part in cache.parts(batch, ROWS):
-                rows = given[first : first + part.num_rows]
-                parts.append(self._run(part, rows, cache, aux_layers))
-                first += part.num_rows
+            with self._current():
+                for part in cache.parts(batch, ROWS):
+                    rows = given[first : first + part.num_rows]
+                    parts.append(self._run(part, rows, cache, aux_layers))
+                    first += part.num_rows
         except torch.OutOfMemoryError as error:
             raise CapacityError(
                 f"{self.device} has no memory left for a pass of {batch.num_rows} rows"
@@ -196,8 +198,10 @@ class GpuDecoder:
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
         logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
-        for start in range(0, len(hidden), ROWS):
-            logits[start : start + ROWS] = self._logits(hidden[start : start + ROWS]).cpu().numpy()
+        with self._current():
+            for start in range(0, len(hidden), ROWS):
+                here = slice(start, start + ROWS)
+                logits[here] = self._logits(hidden[here]).cpu().numpy()
         return logits
 
     def _logits(self, hidden: Floats) -> Tensor:
@@ -226,7 +230,8 @@ class GpuDecoder:
         for start in range(0, len(hidden), ROWS):
             here = slice(start, start + ROWS)
             wanted = None if logits is None else logits[here]
-            parts.append(self._topk(hidden[here], k, log_normaliser, wanted))
+            with self._current():
+                parts.append(self._topk(hidden[here], k, log_normaliser, wanted))
         ids, values, norms = (
             zip(*parts) if parts else ([np.empty((0, k))], [np.empty((0, k))], [np.empty(0)])
         )
@@ -325,6 +330,10 @@ class GpuDecoder:
             + 4 * attention
             + 4 * min(head_rows, ROWS) * config.vocab_size
         )
+
+    def _current(self) -> AbstractContextManager[object]:
+        """Make the device that on which kernels are launched."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
