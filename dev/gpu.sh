@@ -32,15 +32,16 @@ tested 240 bits-layers tests/gpu/test_decoder.py triton
 tested 120 bits-engine tests/gpu/test_engine.py triton
 tested 120 bits-broken tests/gpu/test_mutants.py triton
 
-# Answers: drafted against plain on the card, greedy and sampled, then the card's against the CPU's.
-step 180 answers-greedy "$python" -m forerun verify "$model" --device cuda --limit 20 -n 48 -d recycling
-step 180 answers-sampled "$python" -m forerun verify "$model" --device cuda --limit 20 -n 48 --temperature 1 --seed 1 -d recycling
-for device in cpu cuda; do
-  step 120 "answers-$device" "$python" -m dev.gpu_times answers "$model" "$device"
+# Answers: the CPU's receipts, drafted against plain, and the card's against them, greedy and sampled.
+for temperature in 0 1; do
+  asked="verify $model --limit 20 -n 48 --temperature $temperature --seed 1 -d recycling"
+  # shellcheck disable=SC2086  # words
+  step 300 "answers-cpu-$temperature" "$python" -m forerun $asked --receipt "$out/receipt-$temperature.json"
+  # shellcheck disable=SC2086
+  step 240 "answers-card-$temperature" "$python" -m forerun $asked --device cuda --against "$out/receipt-$temperature.json"
 done
-cmp "$out/answers-cpu.txt" "$out/answers-cuda.txt" && echo "the card's answers are the CPU's"
 
 # Times: passes by rows and context, the matrix kernel by shape of tile, then answers.
 step 240 times-passes "$python" -m forerun bench kernels "$model" --device cuda --cases 1,2,4,8,16,32 --repeats 10
-step 300 times-linear "$python" -m dev.gpu_times linear
+step 300 times-linear "$python" -m dev.gpu_times
 step 300 times-answers "$python" -m forerun bench "$model" --device cuda --limit 3 -n 48 -d none,recycling,lookahead

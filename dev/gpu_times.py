@@ -1,8 +1,4 @@
-"""What `dev/gpu.sh` asks of a card: answers as token ids, and the time of the matrix kernel by the shape of its tiles.
-
-python -m dev.gpu_times answers MODEL DEVICE
-python -m dev.gpu_times linear
-"""
+"""The time of the matrix kernel on a card by the shape of its tiles, in an 8B Llama's shapes: python -m dev.gpu_times."""
 
 from __future__ import annotations
 
@@ -11,25 +7,9 @@ import sys
 from collections.abc import Callable, Iterator
 from functools import partial
 
-PROMPTS = [
-    f"Write {what} about {topic}."
-    for what in ("a line", "a poem")
-    for topic in ("rain", "bread", "trains", "code")
-]
 MATRICES = {"qkv": (6144, 4096), "o": (4096, 4096), "gate_up": (28672, 4096), "down": (4096, 14336)}
 """Outputs and inputs of an 8B Llama's."""
 LAYERS, REPEATS, CACHE_NBYTES = 32, 20, 200 << 20
-
-
-def answers(model: str, device: str) -> None:
-    """Print the tokens of greedy and of sampled answers."""
-    from forerun import LLM, SamplingParams
-
-    llm = LLM(model, device=device, drafter="none")
-    for temperature in (0.0, 1.0):
-        params = SamplingParams(max_tokens=32, temperature=temperature, seed=1)
-        for answer in llm.generate(PROMPTS, params):
-            print(*answer.outputs[0].token_ids)
 
 
 def seconds(run: Callable[[], None]) -> float:
@@ -74,7 +54,7 @@ def settings(form: str, num_out: int, num_in: int) -> Iterator[tuple[float, int,
         yield taken, made[0].nbytes(), width, warps, stages
 
 
-def linear() -> None:
+def main() -> None:
     """Print the three fastest settings of each matrix, and the sum of a pass beside its bytes at the copy's speed."""
     import torch
 
@@ -95,4 +75,4 @@ def linear() -> None:
 
 
 if __name__ == "__main__":
-    {"answers": answers, "linear": linear}[sys.argv[1]](*sys.argv[2:])
+    main()

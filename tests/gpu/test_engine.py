@@ -37,3 +37,19 @@ def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
 def test_drafting_on_a_card_answers_as_the_cpu_alone_does(tiny_gguf: Path) -> None:
     drafted = answers(tiny_gguf, device="cuda", drafter="lookahead")
     assert drafted == answers(tiny_gguf, drafter="none")
+
+
+def test_a_receipt_of_the_cpu_is_that_of_the_card(forerun, tiny_gguf: Path, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    (tmp_path / "prompts.txt").write_text("abab")
+    asked = (
+        "verify",
+        "-m",
+        tiny_gguf,
+        "--prompts",
+        tmp_path / "prompts.txt",
+        *["-n", "3", "-c", "64", "-t", "1", "--kv", "int8"],
+    )
+    assert forerun(*asked, "-d", "none", "--receipt", path)[0] == 0
+    code, _, said = forerun(*asked, "-d", "none", "--device", "cuda", "--against", path)
+    assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
