@@ -1,4 +1,4 @@
-"""The time of the matrix kernel on a card by the shape of its tiles, in an 8B Llama's shapes: python -m dev.gpu_times."""
+"""The time of the matrix kernel on a card by the shape of its tiles, of an 8B Llama: python -m dev.gpu_times."""
 
 from __future__ import annotations
 

@@ -52,21 +52,21 @@ class Both:
         spare = gpu.pool.take()  # so that blocks have other numbers here
         gpu.keep(slot, range(len(tokens)))
         gpu.pool.release([spare])
-        for ours, theirs in zip(gpu.table(slot), native._tables[slot], strict=True):
-            put_block(gpu, ours, np.array(native.native.block(theirs)), self.config)
+        for ours, expected in zip(gpu.table(slot), native._tables[slot], strict=True):
+            put_block(gpu, ours, np.array(native.native.block(expected)), self.config)
 
     def compare(
         self, caches: tuple[KVCache, KVCache], *segments: Segment, keep: Iterable[int] = ()
     ) -> bool:
         """Whether the rows of a pass, behind each layer and at the end, have the same bits; then some are kept."""
         layers = tuple(range(self.config.num_layers))
-        ours, theirs = (
+        ours, expected = (
             model.forward(Batch(segments), cache, layers)
             for model, cache in zip((self.gpu, self.native), reversed(caches), strict=True)
         )
         for cache in caches:
             cache.keep(segments[0].slot, list(keep))
-        return all(map(same, (ours.last, *ours.aux), (theirs.last, *theirs.aux)))
+        return all(map(same, (ours.last, *ours.aux), (expected.last, *expected.aux)))
 
 
 def put_block(cache: KVCache, block: int, page: np.ndarray, config: ModelConfig) -> None:

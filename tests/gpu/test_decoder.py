@@ -100,12 +100,12 @@ def test_logits_and_the_largest_of_them() -> None:
     hidden = np.random.default_rng(3).standard_normal((3, 64)).astype(np.float32)
     assert same(models.gpu.head(hidden), models.native.head(hidden))
     for k in (1, 5):
-        ours, theirs = (
+        ours, expected = (
             model.topk(hidden, k, log_normaliser=True) for model in (models.gpu, models.native)
         )
-        assert np.array_equal(ours.ids, theirs.ids)
-        assert same(ours.values, theirs.values)
-        assert same(ours.log_normaliser, theirs.log_normaliser)
+        assert np.array_equal(ours.ids, expected.ids)
+        assert same(ours.values, expected.values)
+        assert same(ours.log_normaliser, expected.log_normaliser)
     zeros = np.zeros((1, 64), np.float32)
     assert models.gpu.topk(zeros, 3).ids.tolist() == [[0, 1, 2]]
     assert models.gpu.topk(zeros, 1).ids.tolist() == [[0]]

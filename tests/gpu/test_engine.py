@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -18,7 +19,7 @@ PARAMS = [
 ]
 
 
-@pytest.fixture(autouse=True)
+@pytest.fixture
 def card(monkeypatch: pytest.MonkeyPatch) -> None:
     """There is a card, which is the interpreter."""
     room = load.load
@@ -34,12 +35,14 @@ def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
     return [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
 
 
-def test_drafting_on_a_card_answers_as_the_cpu_alone_does(tiny_gguf: Path) -> None:
+def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path) -> None:
     drafted = answers(tiny_gguf, device="cuda", drafter="lookahead")
     assert drafted == answers(tiny_gguf, drafter="none")
 
 
-def test_a_receipt_of_the_cpu_is_that_of_the_card(forerun, tiny_gguf: Path, tmp_path: Path) -> None:
+def test_a_receipt_of_the_cpu_is_that_of_the_card(
+    card, forerun, tiny_gguf: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "receipt.json"
     (tmp_path / "prompts.txt").write_text("abab")
     asked = (
@@ -53,3 +56,18 @@ def test_a_receipt_of_the_cpu_is_that_of_the_card(forerun, tiny_gguf: Path, tmp_
     assert forerun(*asked, "-d", "none", "--receipt", path)[0] == 0
     code, _, said = forerun(*asked, "-d", "none", "--device", "cuda", "--against", path)
     assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="there is a card")
+def test_without_a_card_it_is_planned_for_one_and_not_loaded(forerun, tiny_gguf: Path) -> None:
+    asked = ("-m", tiny_gguf, "--device", "cuda", "-c", 64, "-d", "none")
+    code, out, _ = forerun("plan", *asked, "--json")
+    document = json.loads(out.splitlines()[-1])
+    assert (code, 0 < document["device_bytes"] < document["total_bytes"]) == (0, True)
+    assert "(no such GPU is here); the rest is on the host" in " ".join(
+        forerun("plan", *asked)[1].split()
+    )
+    code, _, said = forerun("generate", "x", "--raw", *asked)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("error: backend triton cannot run this model on cuda: torch ")
+    assert said.endswith("sees 0 CUDA devices; use --device cpu\n")

@@ -95,20 +95,20 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is no receipt: {error}") from error
+        raise ConfigError(f"{path} is not a receipt: {error}") from error
     if not isinstance(found, dict) or found.get("receipt") != 1:
-        raise ConfigError(f"{path} is no receipt: forerun verify --receipt writes one")
+        raise ConfigError(f"{path} is not a receipt: forerun verify --receipt writes one")
     return found
 
 
-def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
+def differences(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Difference]:
     """Compare what is computed here with a receipt. Raises ConfigError where something else was asked for."""
     for field in ("model", "kv", "parameters"):
-        if ours[field] != theirs.get(field):
+        if ours[field] != expected.get(field):
             raise ConfigError(
-                f"the receipt is of other {field}: {theirs.get(field)}, here {ours[field]}"
+                f"the receipt is of other {field}: {expected.get(field)}, here {ours[field]}"
             )
-    found, known = [], {each["id"]: each for each in theirs["prompts"]}
+    found, known = [], {each["id"]: each for each in expected["prompts"]}
     for own in ours["prompts"]:
         other = known.get(own["id"])
         if other is None or other["prompt"] != own["prompt"]:
@@ -127,8 +127,8 @@ def differences(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Diff
     return found
 
 
-def _first(ours: Sequence[object], theirs: Sequence[object]) -> int | None:
+def _first(ours: Sequence[object], expected: Sequence[object]) -> int | None:
     """Return where two sequences first differ."""
-    differing = (i for i, (a, b) in enumerate(zip(ours, theirs)) if a != b)
-    shorter = min(len(ours), len(theirs))
-    return next(differing, None if len(ours) == len(theirs) else shorter)
+    differing = (i for i, (a, b) in enumerate(zip(ours, expected)) if a != b)
+    shorter = min(len(ours), len(expected))
+    return next(differing, None if len(ours) == len(expected) else shorter)

@@ -58,4 +58,4 @@ def test_what_is_not_comparable_is_an_error(forerun, asked, tmp_path: Path) -> N
         code, _, said = forerun(*asked, *more, "--against", path)
         assert (code, reason in said) == (2, True), said
     path.write_text("{}")
-    assert "is no receipt" in forerun(*asked, "--against", path)[2]
+    assert "is not a receipt" in forerun(*asked, "--against", path)[2]

@@ -73,13 +73,13 @@ def command(
     opt.check_least("batch", batch, 1)
     if params.seed is None:
         raise ConfigError("--seed -1 draws another seed each time: give one from 0")
-    tasks, theirs = read(prompts, limit), None if against is None else receipts.read(against)
+    tasks, expected = read(prompts, limit), None if against is None else receipts.read(against)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
     is_stopped, tasks = len(pairs) < len(tasks), tasks[: len(pairs)]
     same = [plain.token_ids == drafted.token_ids for plain, drafted in pairs]
     different = [task.id for task, is_same in zip(tasks, same, strict=True) if not is_same]
-    others = _compare(llm, params, tasks, pairs, receipt, theirs)
+    others = _compare(llm, params, tasks, pairs, receipt, expected)
     if as_json:
         measured = console.Measured(
             tokens=sum(len(drafted.token_ids) for _, drafted in pairs),
@@ -90,12 +90,12 @@ def command(
             ttft_s=None,
         )
         outcome = {"prompts": len(tasks), "identical": not different, "different": different}
-        outcome |= {} if theirs is None else {"against": [asdict(each) for each in others]}
+        outcome |= {} if expected is None else {"against": [asdict(each) for each in others]}
         console.print_json(measured.document(llm) | outcome)
     else:
         _print(tasks, pairs)
-    if theirs is not None:
-        _say(others, len(tasks), theirs)
+    if expected is not None:
+        _say(others, len(tasks), expected)
     is_vain = not is_stopped and _is_vain(llm, pairs)
     if is_vain:
         console.note(
@@ -129,25 +129,25 @@ def _compare(
     tasks: list[TaskPrompt],
     pairs: list[tuple[CompletionOutput, CompletionOutput]],
     receipt: Path | None,
-    theirs: Mapping[str, Any] | None,
+    expected: Mapping[str, Any] | None,
 ) -> list[Difference]:
     """Write a receipt, and return how the answers differ from another; either where asked for."""
     from forerun.cli import receipt as receipts
 
-    if receipt is None and theirs is None:
+    if receipt is None and expected is None:
         return []
     ids, answers = [task.id for task in tasks], [drafted.token_ids for _, drafted in pairs]
     ours = receipts.made(llm, params, ids, _prompts(llm, tasks), answers)
     if receipt is not None:
         receipt.write_text(json.dumps(ours, indent=1) + "\n", encoding="utf-8")
-    return [] if theirs is None else receipts.differences(ours, theirs)
+    return [] if expected is None else receipts.differences(ours, expected)
 
 
-def _say(others: list[Difference], number: int, theirs: Mapping[str, Any]) -> None:
+def _say(others: list[Difference], number: int, expected: Mapping[str, Any]) -> None:
     """Say how many answers are those of a receipt, and what is not."""
     from forerun.cli import console
 
-    where = ", ".join(map(str, filter(None, theirs["made_on"].values())))
+    where = ", ".join(map(str, filter(None, expected["made_on"].values())))
     console.note(f"{number - len(others)} of {number} identical to the receipt (made on {where})")
     if others:
         console.note(str(others[0]), fg="red")
