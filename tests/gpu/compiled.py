@@ -18,7 +18,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from forerun.gpu import attention, kernels
+from forerun.gpu import attention, kernels, placement
 from forerun.gpu.codes import LAYOUTS
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 
@@ -117,7 +117,9 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
 
 def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target: GPUTarget) -> Any:
     """Compile one kernel; pointers are aligned to 16 bytes."""
-    function = getattr(kernels, kernel, None) or getattr(attention, kernel)
+    function = next(
+        vars(each)[kernel] for each in (kernels, placement, attention) if kernel in vars(each)
+    )
     known = POINTERS | NUMBERS | WHOLE | types | dict.fromkeys(constants, "constexpr")
     signature = {name: known.get(name, "*fp32") for name in function.arg_names}
     aligned = {

@@ -35,9 +35,15 @@ class Both:
     gpu: object
 
     @classmethod
-    def of(cls, config: ModelConfig, weights: dict[str, StoredTensor], room: ModuleType) -> Both:
-        native = load_native(config, weights.items(), num_threads=1)
-        return cls(config, native, room.load(config, weights.items(), device=DEVICE))
+    def of(
+        cls,
+        config: ModelConfig,
+        weights: dict[str, StoredTensor],
+        room: ModuleType,
+        **options: object,
+    ) -> Both:
+        native = load_native(config, weights.items(), num_threads=1, **options)
+        return cls(config, native, room.load(config, weights.items(), device=DEVICE, **options))
 
     def caches(self, kv: Precision, num_slots: int = 1) -> tuple[KVCache, KVCache]:
         return tuple(model.new_cache(num_slots, 512, kv) for model in (self.native, self.gpu))

@@ -10,6 +10,8 @@ import pytest
 
 from forerun.core.batch import Batch, Segment
 from forerun.gpu import load as room
+from forerun.model.backends.base import BlankWeight
+from forerun.weights.rtn import quantized_format
 from tests.gpu.oracle import Both, same
 from tests.native.models import (
     AFTER,
@@ -112,6 +114,21 @@ def test_logits_and_the_largest_of_them() -> None:
     assert same(
         models.gpu.head_weights(np.array([3, 1])), models.native.head_weights(np.array([3, 1]))
     )
+
+
+@pytest.mark.parametrize("is_tied", [False, True])
+def test_weights_are_rounded_as_on_the_cpu_and_planned_to_the_byte(is_tied: bool) -> None:
+    config = replace(SMALL, tied_head=is_tied)
+    weights = random_weights(config, "bf16")
+    options = {"quant": "int4", "head_bits": 4}
+    models = Both.of(config, weights, room, **options)
+    caches = models.caches("int8")
+    assert models.compare(caches, Segment(0, 0, text(2)))
+    hidden = np.random.default_rng(3).standard_normal((1, 64)).astype(np.float32)
+    assert same(models.gpu.head(hidden), models.native.head(hidden))
+    formats = {n: quantized_format(n, w.shape, w.format, "int4") for n, w in weights.items()}
+    blanks = [BlankWeight(n, w.shape, formats[n], False) for n, w in weights.items()]
+    assert room.blank(config, blanks, head_bits=4).nbytes() == models.gpu.nbytes()
 
 
 @pytest.mark.slow

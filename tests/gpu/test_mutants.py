@@ -51,7 +51,7 @@ MUTANTS = {
         "(first + second) + (third + fourth)",
     ),
     "the polynomial is not fused": ("numbers", "y = tl.fma(y, r, 1.0)", "y = y * r + 1.0"),
-    "a rotation is fused": ("attention", "turned = y * c + tl", "turned = tl.fma(y, c, tl"),
+    "a rotation is fused": ("placement", "turned = y * c + tl", "turned = tl.fma(y, c, tl"),
     "siblings are seen": ("attention", "tl.load(path + here - base, seen & is_above, 0)", "here"),
     "runs end elsewhere": ("passes", "CHUNKS_OF_A_RUN = 2", "CHUNKS_OF_A_RUN = 1"),
     "runs are merged the other way round": (

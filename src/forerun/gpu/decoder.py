@@ -8,12 +8,11 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
 import torch
-import triton
 from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
@@ -22,10 +21,9 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, LoadError
 from forerun.core.types import TopK
 from forerun.gpu.cache import GpuCache
-from forerun.gpu.kernels import add_totals, choose, finish_logits
-from forerun.gpu.layers import Buffers, Layer, Norm, cap_factors, put_norm
+from forerun.gpu.choice import finish, top_k
+from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
-from forerun.gpu.numbers import LAUNCH
 from forerun.gpu.passes import Angles, plan, run_starts
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
@@ -36,8 +34,6 @@ from forerun.system.device import num_threads
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
 
-CHOSEN_TOGETHER = 128
-"""Logits of which a program finds the largest: kHeadTiles tiles of csrc/model/pass.h, whose order sums have."""
 _STACKS = {"qkv": ("q", "k", "v"), "up": ("gate", "up"), "o": ("o",), "down": ("down",)}
 """Matrices that read the same rows, in the order of their outputs."""
 
@@ -70,8 +66,12 @@ class GpuDecoder:
         else:
             self._waiting[name] = stored, bias
             self._pack_complete(name.rpartition(".")[0])
-        if name == "embed" and self.config.tied_head and "head" not in self._stacks:
+        if self._is_head(name):
             self._stacks["head"] = Stack.pack([(stored, None)], self.device)
+
+    def _is_head(self, name: str) -> bool:
+        """Return whether the embedding is the head too, and none of fewer bits came before it."""
+        return name == "embed" and self.config.tied_head and "head" not in self._stacks
 
     def _pack_complete(self, prefix: str) -> None:
         """Pack the matrices of a layer whose neighbours are all there."""
@@ -93,8 +93,9 @@ class GpuDecoder:
     ) -> list[np.ndarray]:
         """Make room for a weight, on the device `meta`; there is nothing on the host to be filled."""
         if form is None:
-            self._norms[name] = Norm(torch.empty(*shape, device=self.device))
-        elif name not in ("embed", "positions") or (name == "embed" and self.config.tied_head):
+            weight = torch.empty(*shape, device=self.device)
+            self._norms[name] = Norm(weight, weight if has_bias else None)
+        elif name not in ("embed", "positions") or self._is_head(name):
             made = Matrix.blank(FORMATS[form], shape[0], shape[1], None, has_bias, self.device)
             self._stacks["head" if name == "embed" else name] = Stack((made,))
         return []
@@ -198,27 +199,25 @@ class GpuDecoder:
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
         logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
-        with self._current():
-            for start in range(0, len(hidden), ROWS):
-                here = slice(start, start + ROWS)
-                logits[here] = self._logits(hidden[here]).cpu().numpy()
+        for here, part in self._logits(hidden):
+            logits[here] = part.cpu().numpy()
         return logits
 
-    def _logits(self, hidden: Floats) -> Tensor:
-        """Return logits (M, V) on the device, M up to ROWS."""
-        config, num = self.config, len(hidden)
-        head, read = self._stacks["head"], self._buffers.read("normed", config.hidden_size)
-        read.floats[:num] = self._to_device(np.ascontiguousarray(hidden, np.float32))
-        if head.reads_codes:
-            put_norm(read.floats, None, config, num, to=read, readers=(head,))
-        logits = torch.empty(num, config.vocab_size, device=self.device)
-        head.multiply(read, num, logits)
-        if config.logits_cap is not None or config.logits_divisor != 1:
-            finish_logits[(num, triton.cdiv(config.vocab_size, 1024))](
-                logits, *cap_factors(config.logits_cap or 1.0), config.logits_divisor, config.vocab_size,
-                HAS_CAP=config.logits_cap is not None, HAS_DIVISOR=config.logits_divisor != 1, BLOCK=1024, **LAUNCH,
-            )  # fmt: skip
-        return logits
+    def _logits(self, hidden: Floats) -> Iterator[tuple[slice, Tensor]]:
+        """Yield logits (at most ROWS, V) on the device, and of which rows they are."""
+        config, head = self.config, self._stacks["head"]
+        read = self._buffers.read("normed", config.hidden_size)
+        for start in range(0, len(hidden), ROWS):
+            here = slice(start, start + ROWS)
+            with self._current():
+                rows = self._to_device(np.asarray(hidden[here], np.float32))
+                read.floats[: len(rows)] = rows
+                if head.reads_codes:
+                    put_norm(read.floats, None, config, len(rows), to=read, readers=(head,))
+                logits = torch.empty(len(rows), config.vocab_size, device=self.device)
+                head.multiply(read, len(rows), logits)
+                finish(logits, config)
+                yield here, logits
 
     def topk(
         self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
@@ -226,53 +225,17 @@ class GpuDecoder:
         """Return the k likeliest tokens of each row; see `model.model.Model`. For one no logits leave the device."""
         if not 1 <= k <= self.config.vocab_size:
             raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
-        parts = []
-        for start in range(0, len(hidden), ROWS):
-            here = slice(start, start + ROWS)
-            wanted = None if logits is None else logits[here]
-            with self._current():
-                parts.append(self._topk(hidden[here], k, log_normaliser, wanted))
-        ids, values, norms = (
-            zip(*parts) if parts else ([np.empty((0, k))], [np.empty((0, k))], [np.empty(0)])
-        )
-        norm = np.concatenate(norms).astype(np.float32) if log_normaliser else None
-        return TopK(
-            np.concatenate(ids).astype(np.int64), np.concatenate(values).astype(np.float32), norm
-        )
-
-    def _topk(
-        self, hidden: Floats, k: int, log_normaliser: bool, wanted: Floats | None
-    ) -> tuple[Ids, Floats, Floats]:
-        every, num, vocab = self._logits(hidden), len(hidden), self.config.vocab_size
-        blocks = triton.cdiv(vocab, CHOSEN_TOGETHER)
-        largest, totals = (torch.empty(num, blocks, device=self.device) for _ in range(2))
-        found = torch.empty(num, blocks, dtype=torch.int32, device=self.device)
-        choose[(num, blocks)](
-            every, largest, found, totals, vocab, blocks, BLOCK=CHOSEN_TOGETHER, **LAUNCH
-        )
-        norms = self._log_sums(largest, totals) if log_normaliser else np.empty(0, np.float32)
-        if wanted is not None or k > 1:
-            host = every.cpu().numpy()
-            if wanted is not None:
-                wanted[:] = host
-        if k > 1:
-            ids = np.stack([_largest_ids(row, k) for row in host])
-            return ids, np.take_along_axis(host, ids, 1), norms
-        tops = largest.cpu().numpy()
-        block = tops.argmax(1)[:, None]  # the first of equal ones; NaN is the largest
-        return (
-            np.take_along_axis(found.cpu().numpy(), block, 1),
-            np.take_along_axis(tops, block, 1),
-            norms,
-        )
-
-    def _log_sums(self, largest: Tensor, totals: Tensor) -> Floats:
-        """Return the logarithms of rows' sums of e^logit (M,), which the C library takes."""
-        num, blocks = largest.shape
-        top, total = (torch.empty(num, device=self.device) for _ in range(2))
-        add_totals[(num,)](largest, totals, top, total, blocks, **LAUNCH)
-        pairs = zip(top.tolist(), total.tolist())
-        return np.array([_log_sum(*pair) for pair in pairs], np.float32)
+        num = len(hidden)
+        ids, values = np.empty((num, k), np.int64), np.empty((num, k), np.float32)
+        norm = np.empty(num, np.float32) if log_normaliser else None
+        for here, part in self._logits(hidden):
+            found = top_k(part, k, log_normaliser=log_normaliser)
+            ids[here], values[here] = found.ids, found.values
+            if norm is not None:
+                norm[here] = found.log_normaliser
+            if logits is not None:
+                logits[here] = part.cpu().numpy()
+        return TopK(ids, values, norm)
 
     def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
         """Return the logits (M, n) of some tokens (n,), those columns of `head(hidden)`."""
@@ -281,12 +244,8 @@ class GpuDecoder:
     def head_weights(self, ids: Ids | None) -> Floats:
         """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
         stored = self._host.get("head", self._host["embed"])
-        rows = (
-            stored.dequantize()
-            if ids is None
-            else stored.rows(np.asarray(ids, np.int64)).dequantize()
-        )
-        return rows / np.float32(self.config.logits_divisor)
+        stored = stored if ids is None else stored.rows(np.asarray(ids, np.int64))
+        return stored.dequantize() / np.float32(self.config.logits_divisor)
 
     def head_part(self, ids: Ids) -> HeadPart:
         """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
@@ -337,18 +296,3 @@ class GpuDecoder:
 
     def _to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
-
-
-def _largest_ids(row: Floats, k: int) -> Ids:
-    """Return the tokens (k,) of a row's largest logits, descending; NaN first, of equal ones the lowest id."""
-    order = np.where(np.isnan(row), np.inf, row)
-    least = np.partition(order, -k)[-k]
-    ids = np.flatnonzero(order >= least)
-    keys = (ids, -order[ids], ~np.isnan(row[ids]))
-    return ids[np.lexsort(keys)][:k].astype(np.int64)
-
-
-def _log_sum(top: float, total: float) -> float:
-    if math.isnan(total) or math.isinf(top):
-        return total if math.isnan(total) else top
-    return top + math.log(total)

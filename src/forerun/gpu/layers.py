@@ -13,12 +13,13 @@ import torch
 import triton
 from torch import Tensor
 
-from forerun.gpu.attention import attend, merge, place
+from forerun.gpu.attention import attend, merge
 from forerun.gpu.cache import Layer as CacheLayer
 from forerun.gpu.kernels import norm, swiglu
 from forerun.gpu.matrices import ROWS, Rows, Stack
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 from forerun.gpu.passes import Angles, Pass
+from forerun.gpu.placement import place
 from forerun.model.config import ModelConfig
 
 _GROUPS_OF_A_PROGRAM = 16

@@ -95,7 +95,7 @@ class Matrix:
         def room(*shape: int, dtype: torch.dtype) -> Tensor:
             return torch.empty(shape, dtype=dtype, device=device)
 
-        none = room(1, dtype=torch.float32)
+        none = room(0, dtype=torch.float32)
         bias = room(num_out, dtype=torch.float32) if has_bias else none
         if name in FLOATS:
             weights = room(num_in, num_out, dtype=_DTYPES[name])
