@@ -64,7 +64,6 @@ def command(
     that is not.
     """
     from forerun.cli import console
-    from forerun.cli import receipt as receipts
     from forerun.core.errors import ConfigError
     from forerun.engine.stats import SpecStats
     from forerun.hub.prompt_sets import read
@@ -73,7 +72,7 @@ def command(
     opt.check_least("batch", batch, 1)
     if params.seed is None:
         raise ConfigError("--seed -1 draws another seed each time: give one from 0")
-    tasks, expected = read(prompts, limit), None if against is None else receipts.read(against)
+    tasks, expected = read(prompts, limit), None if against is None else _read(against)
     llm = opt.load(config, max_num_seqs=batch)
     pairs, seconds = _decode_both_ways(llm, tasks, params, batch)
     is_stopped, tasks = len(pairs) < len(tasks), tasks[: len(pairs)]
@@ -121,6 +120,13 @@ def _is_vain(llm: LLM, pairs: list[tuple[CompletionOutput, CompletionOutput]]) -
     return llm.drafter_spec.name != "none" and not any(
         drafted.stats.drafted for _, drafted in pairs
     )
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    """Read a receipt; what it is made with takes a while to import."""
+    from forerun.cli import receipt
+
+    return receipt.read(path)
 
 
 def _compare(
