@@ -59,6 +59,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     """Name, kernel, constants, and types of pointers that are not fp32."""
     yield "norm", "norm", NORM | CODES, {}
     yield "layer norm", "norm", NORM | CODES | {"IS_LAYER": True, "HAS_BIAS": True}, {}
+    yield "norm in place", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": True, "ADDS": False}, {}
     yield "added norm", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": False, "ADDS": True}, {}
     for name in LINEAR:
         layout = LAYOUTS[name]

@@ -57,6 +57,7 @@ def test_every_kernel_rounds_as_the_cpu_does(card: str) -> None:
             word for word in words if word.startswith(("atom", "red.")) or "approx" in word
         }, kernel
         assert (INTEGER_DOTS in words) == any(name in kernel for name in HAS_DOTS), kernel
+        assert "bar.sync" in words or not kernel.endswith((" in place", " normed after")), kernel
         assert found["REG"] <= 168, kernel
         assert found["SPILLS"] == 0, kernel
 

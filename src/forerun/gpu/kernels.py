@@ -36,6 +36,7 @@ def norm(
     if TO_CODES:
         store_codes(y, group, group * GROUP < D, row, codes, scales, sums, D, ROWS)
     if TO_FLOATS:
+        tl.debug_barrier()  # out may be x, which other warps still read
         tl.store(out + row * X + at, y, is_there)
     if ADDS:
         before = tl.load(out + row * X + at, is_there, 0.0)
