@@ -7,7 +7,7 @@ STAMP := .venv/.installed
 DEV := .venv/.installed-dev
 BUILD_INPUTS := pyproject.toml constraints.txt CMakeLists.txt $(shell find csrc -type f)
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test browser slow clients ray check format native arm dist peers sanitize clean
+.PHONY: help setup demo test browser slow clients ray gpu check format native arm dist peers sanitize clean
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
@@ -54,7 +54,7 @@ browser: $(DEV) ## the tests of the page, in the system's chromium where there i
 	  echo "playwright and axe cannot be installed: the tests of the page in a browser are skipped"; \
 	else $(BIN)/python -m pytest -q -m browser tests/server/browser; fi
 
-HERE := not gpu and not net and not browser and not arm and not clients and not ray
+HERE := not gpu and not net and not browser and not arm and not clients and not ray and not triton
 PART := 1/1
 slow: $(DEV) ## the long tests, and ten times as many examples of those that draw them; an eighth: make slow PART=1/8
 	@$(BIN)/python -m pytest -q $(EXTRAS) --part $(PART) -m "slow and $(HERE)"
@@ -63,10 +63,13 @@ slow: $(DEV) ## the long tests, and ten times as many examples of those that dra
 # Environments of their own: they ask for other versions of what .venv has, which they see besides.
 # $(call beside,EXTRA) makes build/EXTRA with an extra's packages, one by one: asked for together, pip finds no versions.
 EXTRA_OF = import tomllib; print(*tomllib.load(open("pyproject.toml", "rb"))["project"]["optional-dependencies"]["$(1)"])
-define beside
+define borrowing
 @$(BIN)/python -m venv build/$(1)
 @$(BIN)/python -c 'import sysconfig; print("import site; site.addsitedir(%r)" % sysconfig.get_path("purelib"))' \
   > "$$(build/$(1)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))')/borrowed.pth"
+endef
+define beside
+$(call borrowing,$(1))
 @for need in $$($(BIN)/python -c '$(EXTRA_OF)'); do \
   build/$(1)/bin/python -m pip install -qq --disable-pip-version-check "$$need" || exit 1; done
 endef
@@ -78,6 +81,12 @@ clients: $(DEV) ## the tests with other people's clients, and schemathesis, in b
 ray: $(DEV) ## the tests of several replicas on Ray, in build/ray
 	$(call beside,ray)
 	@build/ray/bin/python -m pytest -q --all-extras -m ray tests/server tests/test_deploy.py
+
+# Triton alone: torch, which the extra `gpu` names too, is that of .venv, and a GPU is not asked for.
+gpu: $(DEV) ## the GPU's kernels against the CPU's, interpreted, and compiled for five cards, in build/gpu
+	$(call borrowing,gpu)
+	@build/gpu/bin/python -m pip install -qq --disable-pip-version-check --no-deps --constraint constraints.txt triton
+	@build/gpu/bin/python -m pytest -q --all-extras -m "triton and not slow" --numprocesses auto --maxprocesses 4 tests/gpu
 
 check: $(DEV) ## formatting, lint, types, documentation
 	@$(BIN)/ruff format --check .

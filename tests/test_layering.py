@@ -25,6 +25,7 @@ ORDER = (
     ("decoding",),
     ("drafters",),
     ("torch",),
+    ("gpu",),
     ("engine",),
     ("compat",),
     ("llm",),
@@ -33,10 +34,11 @@ ORDER = (
     ("__main__",),
     ("lab",),
 )
-TORCH_ROOMS = {"torch", "parallel", "lab"}
+TORCH_ROOMS = {"torch", "gpu", "parallel", "lab"}
 """Parts that need torch. The others run where it is not installed."""
-TORCH_DOOR = "model/backends/torch.py"
-"""What loads a model on torch, where it is installed: it alone knows `forerun.torch`."""
+DOORS = {"model/backends/torch.py": "torch", "model/backends/triton.py": "gpu"}
+"""What loads a model on torch or triton: they alone know `forerun.torch` and `forerun.gpu`."""
+TORCH_DOOR = next(iter(DOORS))
 PRIVATE = {path.stem for path in ROOT.rglob("_*.py") if not path.stem.startswith("__")}
 """Modules of one folder alone."""
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -83,7 +85,7 @@ def violations(path: Path, tree: ast.AST) -> list[str]:
             found.append(f"{where}: write it in full")
             continue
         imported = name.split(".")[1]
-        if imported == "torch" and str(path.relative_to(ROOT)) == TORCH_DOOR:
+        if imported == DOORS.get(str(path.relative_to(ROOT))):
             continue
         if imported in RANK and imported != part and RANK[imported] >= RANK[part]:
             found.append(f"{where}: {part} must not know {imported}")
@@ -99,8 +101,9 @@ def torch_imports(path: Path, tree: ast.AST) -> list[str]:
     for line, name in all_imports(tree):
         parts = name.split(".")
         is_torch = parts[0] == "torch" or parts[:2] == ["safetensors", "torch"]
-        is_room = parts[:2] == ["forerun", "torch"]
-        if is_torch or (is_room and where != TORCH_DOOR):
+        is_torch |= parts[0] == "triton"
+        is_room = parts[:1] == ["forerun"] and parts[1:2] and parts[1] in DOORS.values()
+        if is_torch or (is_room and parts[1] != DOORS.get(where)):
             found.append(f"{where}:{line} imports {name}")
     return found
 
@@ -222,6 +225,8 @@ def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
         ("model/x.py", "from forerun.model.backends import torch", True),
         (TORCH_DOOR, "def f():\n    from forerun.torch import backend", True),
         (TORCH_DOOR, "import torch", False),
+        (TORCH_DOOR, "def f():\n    from forerun.gpu import load", False),
+        ("model/backends/triton.py", "def f():\n    from forerun.gpu import load", True),
         *((f"{room}/x.py", "import torch", True) for room in sorted(TORCH_ROOMS)),
     ],
 )

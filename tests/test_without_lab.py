@@ -25,8 +25,9 @@ sys.path.insert(0, sys.argv.pop(1))
 IMPORT_ALL = """
 import forerun
 for module in pkgutil.walk_packages(forerun.__path__, "forerun."):
-    needs_ray = module.name.startswith("forerun.server.ray.") and not importlib.util.find_spec("ray")
-    if not (module.name.endswith("__main__") or needs_ray):
+    needs = {"forerun.server.ray.": "ray", "forerun.gpu.": "triton"}
+    missing = any(module.name.startswith(n) and not importlib.util.find_spec(needs[n]) for n in needs)
+    if not (module.name.endswith("__main__") or missing):
         importlib.import_module(module.name)
 print(forerun.__file__)
 """

@@ -7,8 +7,10 @@ import pytest
 pytest.importorskip("torch")
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import gguf
@@ -404,14 +406,15 @@ def test_an_unknown_rounding_is_refused(tmp_path: Path) -> None:
         load_torch(open_checkpoint(tmp_path), quant="int5")
 
 
-def test_auto_takes_the_native_kernels_on_a_cpu_and_torch_elsewhere(
+def test_auto_takes_the_native_kernels_on_a_cpu_and_tritons_on_a_gpu(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     config = random_config()
     chosen = choose_backend("auto", config, "cpu")
     assert chosen.__name__.endswith("torch" if native.reason() else "native")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert choose_backend("auto", config, "cuda").__name__.endswith("torch")
+    monkeypatch.setitem(sys.modules, "triton", ModuleType("triton"))
+    assert choose_backend("auto", config, "cuda").__name__.endswith("triton")
+    assert choose_backend("torch", config, "cuda").__name__.endswith("torch")
     with pytest.raises(LoadError, match=r"backend native cannot run this model on cuda: .* CPU"):
         choose_backend("native", config, "cuda")
     with pytest.raises(ConfigError, match="unknown backend 'nativ': did you mean 'native'"):

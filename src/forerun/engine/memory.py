@@ -35,6 +35,8 @@ COMPONENTS = (
     *("weights", "kv", "drafter_weights", "drafter_kv", "drafter_tables"),
     *("step_buffers", "logits", "tokenizer", "program", "loading", "server"),
 )
+ON_DEVICE = ("weights", "kv", "drafter_weights", "drafter_kv", "step_buffers")
+"""Components that lie in a GPU's memory where one computes."""
 LOGIT_ROWS = 64
 """Rows of logits that are held together, or those of one sequence."""
 LOGIT_COPIES = 6
@@ -165,6 +167,11 @@ class MemoryPlan:
     def total(self) -> int:
         """Bytes of all components together."""
         return sum(self.components.values())
+
+    @property
+    def on_device(self) -> int:
+        """Bytes in a GPU's memory, where one computes."""
+        return sum(self.components[name] for name in ON_DEVICE)
 
     @property
     def num_blocks(self) -> int:

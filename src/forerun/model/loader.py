@@ -60,7 +60,7 @@ def load_model(
     """
     config, arch = read_config(checkpoint)
     config = config.within(max_len)
-    chosen = choose_backend(backend, config, device)
+    chosen = choose_backend(backend, config, device, must_be_here=True)
     return chosen.load(
         config,
         stored_weights(checkpoint, arch, config, progress=progress),
@@ -129,22 +129,27 @@ def device_of(config: EngineConfig) -> str:
     return device
 
 
-def choose_backend(name: str, config: ModelConfig, device: str) -> Backend:
-    """Return the backend of that name, or for `auto` the best that supports the model on the device.
+def choose_backend(
+    name: str, config: ModelConfig, device: str, *, must_be_here: bool = False
+) -> Backend:
+    """Return the backend of that name, or for `auto` the best that supports the model on such a device.
 
-    Raises ConfigError if there is none of that name, LoadError if it does not support the model.
+    Raises ConfigError if there is none of that name, LoadError if it does not support the model, or the device is not
+    here and must be.
     """
     names = registry.names("model.backends")
     if name not in ("auto", *names):
         raise ConfigError(unknown("backend", name, ("auto", *names)))
-    candidates = {
-        n: cast(Backend, registry.load("model.backends", n)) for n in names if name in ("auto", n)
-    }
+    kind = device.partition(":")[0]
+    loaded = ((n, cast(Backend, registry.load("model.backends", n))) for n in names)
+    candidates = [
+        (n, each) for n, each in loaded if name == n or (name == "auto" and kind in each.DEVICES)
+    ]
     reasons = []
-    for n in sorted(candidates, key=lambda n: -candidates[n].PRIORITY):
-        reason = candidates[n].unsupported(config, device)
+    for n, each in sorted(candidates, key=lambda candidate: -candidate[1].PRIORITY):
+        reason = each.unsupported(config, device) or (each.absent(device) if must_be_here else None)
         if reason is None:
-            return candidates[n]
+            return each
         reasons.append(f"backend {n} cannot run this model on {device}: {reason}")
     raise LoadError("; ".join(reasons))
 

@@ -84,6 +84,8 @@ def test_experts_are_counted(forerun, experts: Path) -> None:
         return
     said = " ".join(forerun("check", experts)[1].split())
     assert "f32: 41 tensors" in said
+    assert "GPU mixtures of experts" in said
+    assert "not built for GPUs; use --device cpu" in said
 
 
 def test_what_keeps_a_model_from_the_kernels_is_said(forerun, tmp_path: Path) -> None:

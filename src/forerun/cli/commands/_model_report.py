@@ -15,6 +15,7 @@ from forerun.drafters.base.find import method_of
 from forerun.engine.planner import Planner
 from forerun.hub.published import for_model
 from forerun.model.backends import native as native_backend
+from forerun.model.backends import triton as gpu_backend
 from forerun.model.config import ModelConfig
 from forerun.model.loader import choose_backend, device_of
 from forerun.model.model import attention_cost
@@ -50,6 +51,7 @@ def document(model: str, quant: str) -> dict[str, Any]:
         "file": _KINDS[checkpoint.kind],
         "backend": backend.__name__.rpartition(".")[2],  # type: ignore[attr-defined]  # a module
         "not_native": native_backend.unsupported(decoder, device),
+        "not_on_gpu": gpu_backend.not_built(decoder),
         "threads": threads,
         "layers": decoder.num_layers,
         "context": decoder.max_position,
@@ -180,6 +182,8 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
     ]
     if facts["not_native"] is not None:
         lines.insert(2, ("not native", facts["not_native"]))
+    can = "its tokens with --device cuda are the CPU's (extra gpu)"
+    lines.append(("GPU", facts["not_on_gpu"] or can))
     if (experts := facts["experts"]) is not None:
         text = f"{experts['num_experts']}, {experts['num_active']} a row"
         lines.append(("experts", f"{text}, in {experts['layers']} of {facts['layers']} layers"))

@@ -42,8 +42,8 @@ def command(
 
     Keys and values stay as --kv says; what fewer bits would allow is said as well.
 
-    Counted is all that the process holds, as top shows it. Exits 1 if a budget is too small, or without one if the
-    machine has less memory available.
+    Counted is all that the process holds, as top shows it, and with --device cuda what lies in the GPU's memory. Exits
+    1 if a budget is too small, or without one if the machine or its GPU has less memory available.
     """
     from forerun.cli import console, tables
     from forerun.cli.commands import _model_report
@@ -59,9 +59,14 @@ def command(
     if budget is not None:
         chosen = planner.fitting(budget) or planner.smallest()
     limit = available_nbytes() if budget is None else budget
-    fits = limit is None or chosen.total <= limit
+    free, on_device = _free_nbytes(planner), chosen.on_device if _is_on_gpu(planner) else 0
+    # A budget is for both; without one each has its own memory.
+    held = chosen.total - (on_device if budget is None else 0)
+    fits = (limit is None or held <= limit) and (free is None or on_device <= free)
     if as_json:
         document = {"components": dict(chosen.components), "total_bytes": chosen.total}
+        if _is_on_gpu(planner):
+            document["device_bytes"] = on_device
         least = {
             "smallest_bytes": planner.smallest_budget(),
             "drafting_bytes": planner.drafting_budget(),
@@ -71,7 +76,9 @@ def command(
         console.print_json({**document, "fits": fits, **least, **speed})
     else:
         _print(planner, chosen)
-        tables.report().print(f"\n{_verdict(planner, chosen, limit)}")
+        if _is_on_gpu(planner):
+            tables.report().print(f"\n{_device_line(planner, on_device, free)}")
+        tables.report().print(f"\n{_verdict(planner, chosen, limit, held)}")
         if each := _fewer_bits(planner):
             tables.report().print(f"In fewer bits, which may change tokens: {each}.")
         said = _model_report.long_line(_model_report.long_context(planner))
@@ -110,15 +117,37 @@ def _print(planner: Planner, chosen: MemoryPlan) -> None:
     out.print(tables.table(("component", "what it is", "bytes", "share"), lines, num_left=2))
 
 
-def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None) -> str:
-    """Say what fits, in a line or two."""
+def _is_on_gpu(planner: Planner) -> bool:
+    return planner.device.startswith("cuda")
+
+
+def _free_nbytes(planner: Planner) -> int | None:
+    """Return the memory that is free on the GPU that was asked for; None without one."""
+    from forerun.model.backends import triton
+
+    return triton.free_nbytes(planner.device) if _is_on_gpu(planner) else None
+
+
+def _device_line(planner: Planner, on_device: int, free: int | None) -> str:
+    """Say what lies in the GPU's memory."""
+    from forerun.core import sizes
+
+    said = "no such GPU is here" if free is None else f"{sizes.mebibytes(free)} are free"
+    return (
+        f"On {planner.device}: {sizes.mebibytes(on_device)} of weights, keys and values and step buffers ({said}); "
+        "the rest is on the host."
+    )
+
+
+def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None, held: int) -> str:
+    """Say what fits, in a line or two; `held` is what is compared with the limit."""
     from forerun.core import sizes
 
     least = f"the smallest budget that works is {sizes.shown_up(planner.smallest_budget())}"
     if planner.drafters[0].name != "none":
         least += f", drafting keeps its speed from {sizes.shown_up(planner.drafting_budget())} on"
     if planner.config.budget_nbytes is None:
-        if limit is None or chosen.total <= limit:
+        if limit is None or held <= limit:
             return f"It fits; {least}."
         return f"It does not fit the {sizes.mebibytes(limit)} that are available here; {least}."
     assert limit is not None

@@ -33,8 +33,15 @@ class Backend(Protocol):
     PRIORITY: int
     """`auto` takes the backend of the highest priority that supports the model."""
 
+    DEVICES: tuple[str, ...]
+    """The kinds of device for which `auto` takes it."""
+
     def unsupported(self, config: ModelConfig, device: str) -> str | None:
-        """Return why this model cannot run on this device; None if it can."""
+        """Return why this model cannot run on such a device; None if it can."""
+        ...
+
+    def absent(self, device: str) -> str | None:
+        """Return why there is no such device here; None if there is. Who only plans does not ask."""
         ...
 
     def load(

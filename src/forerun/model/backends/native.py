@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from forerun.weights.stored import StoredTensor
 
 PRIORITY = 1
+DEVICES = ("cpu",)
 
 MAX_ROWS = 64
 """Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
@@ -85,6 +86,11 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
         return f"convolutions of recurrent layers may have at most {MAX_TAPS} taps"
     problem = native.reason()
     return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
+
+
+def absent(device: str) -> str | None:
+    """Return None: there is a CPU."""
+    return None
 
 
 class NativeDecoder:

@@ -1,4 +1,4 @@
-"""The torch backend (`--backend torch`, `--device cuda`): `forerun.torch`, where the extra `torch` is installed."""
+"""The torch backend (`--backend torch`): `forerun.torch`, where the extra `torch` is installed."""
 
 from __future__ import annotations
 
@@ -9,12 +9,16 @@ from forerun.model.model import Model
 from forerun.system.device import torch_problem
 
 PRIORITY = 0
+DEVICES = ("cpu",)
 
 
 def unsupported(config: ModelConfig, device: str) -> str | None:
-    """Return why torch cannot run models here: it is not installed, or has no such device. It runs every model."""
-    if problem := torch_problem():
-        return problem
+    """Return why torch cannot run models here: it is not installed. It runs every model."""
+    return torch_problem()
+
+
+def absent(device: str) -> str | None:
+    """Return why torch has no such device."""
     from forerun.torch.backend import missing_device
 
     return missing_device(device)

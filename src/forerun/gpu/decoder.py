@@ -1,0 +1,298 @@
+"""The decoder on a GPU: the kernels' launches in the order of `csrc/model`, whose bits it has.
+
+Tokens are looked up on the host, rows come back to it, logits only where they are asked for.
+
+R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from forerun.core.arrays import Floats, Ids
+from forerun.core.batch import Batch
+from forerun.core.config import Precision
+from forerun.core.errors import CapacityError, LoadError
+from forerun.core.types import TopK
+from forerun.gpu.cache import GpuCache
+from forerun.gpu.choice import finish, top_k
+from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
+from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
+from forerun.gpu.passes import Angles, plan, run_starts
+from forerun.model.cache.base import KVCache
+from forerun.model.cache.blocks import blocks_of
+from forerun.model.cache.states import DRAFT_ROWS
+from forerun.model.config import ModelConfig, RopeConfig
+from forerun.model.model import HeadPart, Hidden
+from forerun.system.device import num_threads
+from forerun.weights.codes import FORMATS
+from forerun.weights.stored import StoredTensor
+
+_STACKS = {"qkv": ("q", "k", "v"), "up": ("gate", "up"), "o": ("o",), "down": ("down",)}
+"""Matrices that read the same rows, in the order of their outputs."""
+
+
+class GpuDecoder:
+    """A model on one device. Implements `model.model.Model`, and `model.packing.Packs` to be given its weights."""
+
+    def __init__(self, config: ModelConfig, device: torch.device | str = "cuda") -> None:
+        self.config, self.device = config, torch.device(device)
+        self._stacks: dict[str, Stack] = {}
+        self._norms: dict[str, Norm] = {}
+        self._waiting: dict[str, Part] = {}
+        """Matrices whose neighbours have not come yet."""
+        self._host: dict[str, StoredTensor] = {}
+        """The embedding and the positions, which stay where they are."""
+        self._layers: list[Layer] = []
+        self._angles: dict[RopeConfig, Angles] = {}
+        self._buffers = Buffers(self.device)
+
+    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
+        """Take one weight, by its canonical name. Raises LoadError for a format that is not read."""
+        if name in ("embed", "positions"):
+            self._host[name] = stored.unpacked()
+        elif len(stored.shape) == 1:
+            offset = None if bias is None else self._to_device(bias.dequantize())
+            self._norms[name] = Norm(self._to_device(stored.dequantize()), offset)
+        elif name == "head":
+            self._host[name] = stored.unpacked()
+            self._stacks[name] = Stack.pack([(stored, bias)], self.device)
+        else:
+            self._waiting[name] = stored, bias
+            self._pack_complete(name.rpartition(".")[0])
+        if self._is_head(name):
+            self._stacks["head"] = Stack.pack([(stored, None)], self.device)
+
+    def _is_head(self, name: str) -> bool:
+        """Return whether the embedding is the head too, and none of fewer bits came before it."""
+        return name == "embed" and self.config.tied_head and "head" not in self._stacks
+
+    def _pack_complete(self, prefix: str) -> None:
+        """Pack the matrices of a layer whose neighbours are all there."""
+        for stack, shorts in _STACKS.items():
+            if stack == "up" and not self.config.gated_mlp:
+                shorts = ("up",)
+            names = [f"{prefix}.{short}" for short in shorts]
+            if all(name in self._waiting for name in names):
+                parts = [self._waiting.pop(name) for name in names]
+                self._stacks[f"{prefix}.{stack}"] = Stack.pack(parts, self.device)
+
+    def add_blank(
+        self,
+        name: str,
+        form: str | None,
+        shape: Sequence[int],
+        has_bias: bool,
+        is_apart: bool = False,
+    ) -> list[np.ndarray]:
+        """Make room for a weight, on the device `meta`; there is nothing on the host to be filled."""
+        if form is None:
+            weight = torch.empty(*shape, device=self.device)
+            self._norms[name] = Norm(weight, weight if has_bias else None)
+        elif name not in ("embed", "positions") or self._is_head(name):
+            made = Matrix.blank(FORMATS[form], shape[0], shape[1], None, has_bias, self.device)
+            self._stacks["head" if name == "embed" else name] = Stack((made,))
+        return []
+
+    def finish(self) -> None:
+        """Put the layers together, once all weights are there. Raises LoadError for one that has no place."""
+        if self._waiting:
+            raise LoadError(
+                f"{', '.join(self._waiting)} {'is' if len(self._waiting) == 1 else 'are'} not read on a GPU"
+            )
+        for index in range(self.config.num_layers):
+            self._layers.append(self._layer(index))
+
+    def _layer(self, index: int) -> Layer:
+        config, prefix = self.config, f"layers.{index}."
+        norms = {
+            n.removeprefix(prefix): norm for n, norm in self._norms.items() if n.startswith(prefix)
+        }
+        rope = config.layer(index).rope
+        if rope is not None and rope not in self._angles:
+            self._angles[rope] = Angles(rope, self.device)
+        head_norms = None
+        if config.qk_norm in ("head", "each"):
+            kv_heads, dim = config.heads(index)
+            counts = (("q_norm", config.num_heads), ("k_norm", kv_heads))
+            head_norms = torch.cat(
+                [norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts]
+            )
+        stacks = {name: self._stacks[prefix + name] for name in _STACKS}
+        angles = None if rope is None else self._angles[rope]
+        return Layer(config, index, norms, **stacks, angles=angles, head_norms=head_norms)
+
+    def forward(
+        self,
+        batch: Batch,
+        cache: KVCache,
+        aux_layers: tuple[int, ...] = (),
+        inputs: Floats | None = None,
+    ) -> Hidden:
+        """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
+
+        Raises CapacityError if a row does not fit the cache, the model's context, or the device has no memory left.
+        """
+        assert isinstance(cache, GpuCache)
+        last = int(batch.positions().max(initial=0))
+        if last >= self.config.max_position:
+            raise CapacityError(
+                f"position {last} is beyond the model's context of {self.config.max_position} tokens: "
+                "allow a longer context or stop earlier"
+            )
+        if batch.num_rows == 0:
+            none = np.empty((0, self.config.hidden_size), np.float32)
+            return Hidden(none, (none,) * len(aux_layers))
+        given = self.embed(batch.tokens()) if inputs is None else inputs
+        parts, first = [], 0
+        try:
+            with self._current():
+                for part in cache.parts(batch, ROWS):
+                    rows = given[first : first + part.num_rows]
+                    parts.append(self._run(part, rows, cache, aux_layers))
+                    first += part.num_rows
+        except torch.OutOfMemoryError as error:
+            raise CapacityError(
+                f"{self.device} has no memory left for a pass of {batch.num_rows} rows"
+            ) from error
+        hidden, *aux = np.concatenate(parts, axis=1)
+        return Hidden(hidden, tuple(aux))
+
+    def _run(
+        self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
+    ) -> np.ndarray:
+        """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D)."""
+        rows = plan(batch, cache, self.config, self.device)
+        num, width = rows.num_rows, self.config.hidden_size
+        x = self._buffers.floats("x", ROWS, width)
+        x[:num] = self._to_device(self._with_positions(inputs, batch))
+        states = torch.empty(1 + len(aux_layers), num, width, device=self.device)
+        for index, layer in enumerate(self._layers):
+            layer.run(x, rows, cache.layers[index], self._buffers)
+            for i, wanted in enumerate(aux_layers):
+                if wanted == index:
+                    states[1 + i] = x[:num]
+        put_norm(x, self._norms["norm"], self.config, num, out=states[0])
+        return states.cpu().numpy()
+
+    def _with_positions(self, inputs: Floats, batch: Batch) -> Floats:
+        offset = self.config.learned_position_offset
+        if offset is None:
+            return np.ascontiguousarray(inputs, np.float32)
+        return inputs + self._host["positions"].rows(batch.positions() + offset).dequantize()
+
+    def embed(self, ids: Ids) -> Floats:
+        """Embed tokens (R,) as (R, D), positions left out."""
+        rows = self._host["embed"].rows(np.asarray(ids, np.int64)).dequantize()
+        return (
+            rows
+            if self.config.embedding_multiplier == 1
+            else rows * np.float32(self.config.embedding_multiplier)
+        )
+
+    def head(self, hidden: Floats) -> Floats:
+        """Return the logits (M, V) of hidden states (M, D)."""
+        logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
+        for here, part in self._logits(hidden):
+            logits[here] = part.cpu().numpy()
+        return logits
+
+    def _logits(self, hidden: Floats) -> Iterator[tuple[slice, Tensor]]:
+        """Yield logits (at most ROWS, V) on the device, and of which rows they are."""
+        config, head = self.config, self._stacks["head"]
+        read = self._buffers.read("normed", config.hidden_size)
+        for start in range(0, len(hidden), ROWS):
+            here = slice(start, start + ROWS)
+            with self._current():
+                rows = self._to_device(np.asarray(hidden[here], np.float32))
+                read.floats[: len(rows)] = rows
+                if head.reads_codes:
+                    put_norm(read.floats, None, config, len(rows), to=read, readers=(head,))
+                logits = torch.empty(len(rows), config.vocab_size, device=self.device)
+                head.multiply(read, len(rows), logits)
+                finish(logits, config)
+                yield here, logits
+
+    def topk(
+        self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
+    ) -> TopK:
+        """Return the k likeliest tokens of each row; see `model.model.Model`. For one no logits leave the device."""
+        if not 1 <= k <= self.config.vocab_size:
+            raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
+        num = len(hidden)
+        ids, values = np.empty((num, k), np.int64), np.empty((num, k), np.float32)
+        norm = np.empty(num, np.float32) if log_normaliser else None
+        for here, part in self._logits(hidden):
+            found = top_k(part, k, log_normaliser=log_normaliser)
+            ids[here], values[here] = found.ids, found.values
+            if norm is not None:
+                norm[here] = found.log_normaliser
+            if logits is not None:
+                logits[here] = part.cpu().numpy()
+        return TopK(ids, values, norm)
+
+    def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
+        """Return the logits (M, n) of some tokens (n,), those columns of `head(hidden)`."""
+        return self.head(hidden)[:, ids]
+
+    def head_weights(self, ids: Ids | None) -> Floats:
+        """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
+        stored = self._host.get("head", self._host["embed"])
+        stored = stored if ids is None else stored.rows(np.asarray(ids, np.int64))
+        return stored.dequantize() / np.float32(self.config.logits_divisor)
+
+    def head_part(self, ids: Ids) -> HeadPart:
+        """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
+        return HeadPart(lambda hidden: self.head_rows(hidden, ids), nbytes=0)
+
+    def new_cache(
+        self,
+        num_slots: int,
+        max_len: int,
+        kv: Precision = "auto",
+        num_blocks: int | None = None,
+        num_checkpoints: int | None = None,
+        draft_rows: int = DRAFT_ROWS,
+    ) -> GpuCache:
+        """Return a cache that fits this model; `auto` is fp16."""
+        return GpuCache(self.config, num_slots, max_len, kv, num_blocks, self.device)
+
+    @property
+    def num_threads(self) -> int:
+        """Threads of the host; none of them computes rows."""
+        return num_threads()
+
+    def nbytes(self) -> int:
+        """Return the bytes of the weights on the device."""
+        stacks = sum(stack.nbytes() for stack in self._stacks.values())
+        return stacks + sum(norm.nbytes() for norm in self._norms.values())
+
+    def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
+        """Return the bytes on the device of rows and states of attention in a full cache, and of logits."""
+        config, rows = self.config, min(num_rows, ROWS)
+        layers = range(config.num_layers)
+        heads = max(config.num_heads * config.heads(i)[1] for i in layers)
+        kv = max(2 * math.prod(config.heads(i)) for i in layers)
+        inner = max(config.layer(i).intermediate_size or config.intermediate_size for i in layers)
+        width = 2 * config.hidden_size + 3 * heads + kv + 3 * inner
+        coded = 2 * (config.hidden_size + heads + inner)
+        runs = len(run_starts(blocks_of(cache.max_len))) - 1
+        attention = rows * runs * (heads + 2 * config.num_heads)
+        return (
+            ROWS * (4 * width + coded)
+            + 4 * attention
+            + 4 * min(head_rows, ROWS) * config.vocab_size
+        )
+
+    def _current(self) -> AbstractContextManager[object]:
+        """Make the device that on which kernels are launched."""
+        return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
+
+    def _to_device(self, numbers: np.ndarray) -> Tensor:
+        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)

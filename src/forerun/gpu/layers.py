@@ -1,0 +1,220 @@
+"""A layer of the decoder as launches of the kernels: none knows more of a pass than its numbers.
+
+R rows, D hidden width, H heads, G kv heads, E head dim, F width of the MLP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+import triton
+from torch import Tensor
+
+from forerun.gpu.attention import attend, merge
+from forerun.gpu.cache import Layer as CacheLayer
+from forerun.gpu.kernels import norm, swiglu
+from forerun.gpu.matrices import ROWS, Rows, Stack
+from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
+from forerun.gpu.passes import Angles, Pass
+from forerun.gpu.placement import place
+from forerun.model.config import ModelConfig
+
+_GROUPS_OF_A_PROGRAM = 16
+"""Groups of 32 numbers that a program of `swiglu` activates."""
+
+
+@dataclass(frozen=True, slots=True)
+class Norm:
+    """Weights (D,) and, of some layer norms, a bias (D,)."""
+
+    weight: Tensor
+    bias: Tensor | None = None
+
+    def nbytes(self) -> int:
+        """Return the bytes on the device."""
+        return self.weight.nbytes + (0 if self.bias is None else self.bias.nbytes)
+
+
+@dataclass(frozen=True, slots=True)
+class Buffers:
+    """What a pass keeps of its rows, made as it is first needed and shared by all layers."""
+
+    device: torch.device
+    kept: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    rows: dict[tuple[str, int], Rows] = field(default_factory=dict)
+
+    def floats(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
+        """Return the buffer of that name and shape."""
+        if (name, shape) not in self.kept:
+            self.kept[name, shape] = torch.zeros(shape, dtype=dtype, device=self.device)
+        return self.kept[name, shape]
+
+    def read(self, name: str, width: int) -> Rows:
+        """Return the rows of that name and width, to be read by matrices."""
+        if (name, width) not in self.rows:
+            self.rows[name, width] = Rows.of_width(width, self.device)
+        return self.rows[name, width]
+
+
+def put_norm(
+    x: Tensor, weights: Norm | None, config: ModelConfig, num_rows: int, *, to: Rows | None = None,
+    readers: tuple[Stack, ...] = (), out: Tensor | None = None, adds: bool = False,
+) -> None:  # fmt: skip
+    """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it.
+
+    Without weights they are handed on as they are.
+    """
+    width = x.shape[1]
+    rows = to if to is not None else Rows(x, x, x, x)
+    to_codes = any(reader.reads_codes for reader in readers)
+    to_floats = any(reader.reads_floats for reader in readers) or (out is not None and not adds)
+    weight = x if weights is None else weights.weight
+    bias = weight if weights is None or weights.bias is None else weights.bias
+    norm[(num_rows,)](
+        x, weight, bias, config.norm_eps, config.residual_multiplier if adds else 1.0,
+        rows.floats if out is None else out, *rows.coded,
+        D=width, X=width, GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS, HAS_NORM=weights is not None,
+        IS_LAYER=config.norm == "layer", HAS_BIAS=weights is not None and weights.bias is not None,
+        TO_CODES=to_codes, TO_FLOATS=to_floats, ADDS=adds, **LAUNCH,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """Weights of one layer, and what it computes."""
+
+    config: ModelConfig
+    index: int
+    norms: Mapping[str, Norm]
+    """By their short names; those of heads and sinks too."""
+    qkv: Stack
+    o: Stack
+    up: Stack
+    """gate and up, or up."""
+    down: Stack
+    angles: Angles | None
+    head_norms: Tensor | None
+    """(H + G, E)."""
+
+    def run(self, x: Tensor, rows: Pass, cache: CacheLayer, buffers: Buffers) -> None:
+        """Bring x (ROWS, D) through the layer."""
+        config, norms, num = self.config, self.norms, rows.num_rows
+        normed = buffers.read("normed", config.hidden_size)
+        is_parallel = config.norms == "parallel"
+        readers = (self.qkv, self.up) if is_parallel else (self.qkv,)
+        put_norm(x, norms.get("attn_norm"), config, num, to=normed, readers=readers)
+        attended = self._attend(normed, rows, cache, buffers)
+        self._add(self.o, attended, x, num, "attn_out_norm", buffers)
+        if not is_parallel:
+            put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=(self.up,))
+        self._add(self.down, self._activate(normed, num, buffers), x, num, "mlp_out_norm", buffers)
+
+    def _add(
+        self, matrix: Stack, read: Rows, x: Tensor, num: int, name: str, buffers: Buffers
+    ) -> None:
+        """Add what a sublayer gives to x, through a norm of its own if it has one."""
+        if self.config.norms not in ("after", "both"):
+            matrix.multiply(read, num, x, adds=True, multiplier=self.config.residual_multiplier)
+            return
+        added = buffers.floats("added", ROWS, self.config.hidden_size)
+        matrix.multiply(read, num, added)
+        put_norm(added, self.norms[name], self.config, num, out=x, adds=True)
+
+    def _attend(self, normed: Rows, rows: Pass, cache: CacheLayer, buffers: Buffers) -> Rows:
+        config, num, shape = self.config, rows.num_rows, self._heads()
+        heads, kv_heads, dim = shape["H"], shape["G"], shape["E"]
+        is_int8 = cache.keys.dtype == torch.int8
+        qkv = buffers.floats("qkv", ROWS, (heads + 2 * kv_heads) * dim)
+        self.qkv.multiply(normed, num, qkv)
+        self._norm_whole(qkv, num)
+        q = buffers.floats("q", ROWS, heads, dim)
+        q_codes = buffers.floats("q_codes", ROWS, heads, dim, dtype=torch.int8)
+        q_scales = buffers.floats("q_scales", ROWS, heads)
+        half, cos, sin = self._rotation(rows, q)
+        norms = q if self.head_norms is None else self.head_norms
+        order = "after" if config.qk_norm_after_rope else "before"
+        place[(num, heads + 2 * kv_heads)](
+            qkv, norms, config.norm_eps, cos, sin, rows.positions, rows.cache_rows, rows.slots, rows.tables,
+            rows.tables.stride(0), rows.query_scales, q, q_codes, q_scales, *cache.tensors,
+            **shape, HALF=half, NORM="none" if self.head_norms is None else order,
+            IS_LAYER=config.norm == "layer", IS_INT8=is_int8, **LAUNCH,
+        )  # fmt: skip
+        runs = rows.num_runs
+        tops, totals = (buffers.floats(name, num, heads, runs) for name in ("tops", "totals"))
+        outs = buffers.floats("outs", num, heads, runs, dim)
+        limit = config.attention_cap or 1.0
+        attend[(num, kv_heads, runs)](
+            q, q_codes, q_scales, *cache.tensors, rows.positions, rows.bases, rows.paths, rows.paths.stride(0),
+            rows.slots, rows.tables, rows.tables.stride(0), rows.runs, runs,
+            *cap_factors(limit), tops, totals, outs, **shape,
+            PAIRS=max(16 if is_int8 else 1, triton.next_power_of_2(heads // kv_heads)),
+            WINDOW=config.layer(self.index).sliding_window or 0, HAS_CAP=config.attention_cap is not None,
+            IS_INT8=is_int8, **WIDE_LAUNCH,
+        )  # fmt: skip
+        return self._merge(tops, totals, outs, num, shape, buffers)
+
+    def _heads(self) -> dict[str, int]:
+        """Return the constants of attention."""
+        kv_heads, dim = self.config.heads(self.index)
+        sizes = {"H": self.config.num_heads, "G": kv_heads, "E": dim}
+        return {**sizes, "WIDE": max(32, triton.next_power_of_2(dim))}
+
+    def _merge(
+        self, tops: Tensor, totals: Tensor, outs: Tensor, num: int, shape: Mapping[str, int], buffers: Buffers
+    ) -> Rows:  # fmt: skip
+        heads, dim = shape["H"], shape["E"]
+        attended = buffers.read("attended", heads * dim)
+        to_codes = self.o.reads_codes and dim % 32 == 0
+        sinks = self.norms.get("sinks")
+        merge[(num, heads)](
+            tops.shape[2], tops, totals, outs, tops if sinks is None else sinks.weight, attended.floats,
+            *attended.coded, H=heads, E=dim, WIDE=shape["WIDE"], ROWS=ROWS, HAS_SINKS=sinks is not None,
+            TO_CODES=to_codes, **LAUNCH,
+        )  # fmt: skip
+        if self.o.reads_codes and not to_codes:  # groups of 32 lie across heads
+            put_norm(attended.floats, None, self.config, num, to=attended, readers=(self.o,))
+        return attended
+
+    def _norm_whole(self, qkv: Tensor, num: int) -> None:
+        """Norm queries and keys over their whole width, where that is how the family has it."""
+        if self.config.qk_norm != "whole":
+            return
+        kv_heads, dim = self.config.heads(self.index)
+        start, width = 0, qkv.shape[1]
+        for name, size in (("q_norm", self.config.num_heads * dim), ("k_norm", kv_heads * dim)):
+            x, weights = qkv[:, start:], self.norms[name]
+            norm[(num,)](
+                x, weights.weight, weights.weight, self.config.norm_eps, 1.0, x, x, x, x, D=size, X=width,
+                GROUPS=triton.next_power_of_2(-(-size // 32)), ROWS=ROWS, HAS_NORM=True,
+                IS_LAYER=self.config.norm == "layer", HAS_BIAS=False, TO_CODES=False, TO_FLOATS=True, ADDS=False,
+                **LAUNCH,
+            )  # fmt: skip
+            start += size
+
+    def _rotation(self, rows: Pass, none: Tensor) -> tuple[int, Tensor, Tensor]:
+        """Return half of the rotated dimensions, and the tables of the positions of a pass."""
+        if self.angles is None:
+            return 0, none, none
+        return self.angles.half, *self.angles.upto(rows.stop)
+
+    def _activate(self, normed: Rows, num: int, buffers: Buffers) -> Rows:
+        inner, total = self.down.parts[0].num_in, self.up.num_out
+        up = buffers.floats("up", ROWS, total)
+        self.up.multiply(normed, num, up)
+        activated = buffers.read("activated", inner)
+        grid = (num, triton.cdiv(-(-inner // 32), _GROUPS_OF_A_PROGRAM))
+        swiglu[grid](
+            up, activated.floats, *activated.coded, F=inner, KIND=self.config.activation,
+            IS_GATED=self.config.gated_mlp, TO_CODES=self.down.reads_codes, GROUPS=_GROUPS_OF_A_PROGRAM, ROWS=ROWS,
+            **LAUNCH,
+        )  # fmt: skip
+        return activated
+
+
+def cap_factors(limit: float) -> tuple[float, float, float]:
+    """Return what `numbers.cap` is given of a limit, as csrc/kernels/rows.h rounds it."""
+    exact = np.float32(limit)
+    return float(np.float32(2) / exact), float(np.float32(2) * exact), float(-exact)

@@ -1,0 +1,61 @@
+"""A receipt of sameness: what one machine answers, held against another instruction set and another model."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forerun.model.kernels import native
+
+pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+ASKED = ("-n", 6, "-c", 128, "-d", "lookahead", "-t", 1)
+
+
+@pytest.fixture
+def asked(tiny_gguf: Path, tmp_path: Path) -> tuple[object, ...]:
+    (tmp_path / "prompts.txt").write_text("one two one two\n\na b c a b\n")
+    return ("verify", "-m", tiny_gguf, "--prompts", tmp_path / "prompts.txt", *ASKED)
+
+
+def test_another_instruction_set_gives_the_receipt(
+    forerun, asked, tmp_path: Path, monkeypatch
+) -> None:
+    path = tmp_path / "receipt.json"
+    assert forerun(*asked, "--receipt", path)[0] == 0
+    document = json.loads(path.read_text())
+    assert [len(each["states"]) for each in document["prompts"]] == [3] * len(document["prompts"])
+    monkeypatch.setenv("FORERUN_ISA", "portable")
+    code, _, said = forerun(*asked, "--against", path)
+    count = len(document["prompts"])
+    assert (code, f"{count} of {count} identical to the receipt (made on cpu, " in said) == (
+        0,
+        True,
+    )
+
+
+def test_what_differs_is_named_by_prompt_position_and_layer(forerun, asked, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    forerun(*asked, "--receipt", path)
+    document = json.loads(path.read_text())
+    last = document["prompts"][-1]
+    last["tokens"][2] += 1
+    last["states"][1] = "0" * 16
+    path.write_text(json.dumps(document))
+    code, _, said = forerun(*asked, "--against", path)
+    assert code == 1
+    assert f"prompt {last['id']}: token 2 differs, its prompt's state first behind layer 1" in said
+    code, out, _ = forerun(*asked, "--against", path, "--json")
+    found = json.loads(out.splitlines()[-1])["against"]
+    assert found == [{"prompt": last["id"], "position": 2, "layer": "behind layer 1"}]
+
+
+def test_what_is_not_comparable_is_an_error(forerun, asked, tmp_path: Path) -> None:
+    path = tmp_path / "receipt.json"
+    forerun(*asked, "--receipt", path)
+    for more, reason in ((("--kv", "int8"), "of other kv"), (("--seed", 5), "of other parameters")):
+        code, _, said = forerun(*asked, *more, "--against", path)
+        assert (code, reason in said) == (2, True), said
+    path.write_text("{}")
+    assert "is not a receipt" in forerun(*asked, "--against", path)[2]

@@ -1,0 +1,188 @@
+"""What the kernels become for real cards, without one: python -m tests.gpu.compiled sm_80 ... prints a JSON document.
+
+In a process of its own, as it may not interpret. Shapes are those of an 8B Llama.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from triton import knobs
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource, compile
+
+from forerun.gpu import attention, kernels, placement
+from forerun.gpu.codes import LAYOUTS
+from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
+
+ROWS, BLOCK_N = 256, 32
+POINTERS = {
+    **dict.fromkeys(("codes", "q_codes"), "*i8"),
+    **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
+}  # fmt: skip
+NUMBERS = dict.fromkeys(("eps", "multiplier", "inverse", "twice", "once", "divisor"), "fp32")
+WHOLE = dict.fromkeys(("R", "N", "OUT", "TABLE", "PATH", "RUNS", "V", "BLOCKS"), "i32")
+HEADS = {"H": 32, "G": 8, "E": 128, "WIDE": 128}
+MERGED = {"H": 32, "E": 128, "WIDE": 128, "ROWS": ROWS}
+NORM = {
+    "D": 4096,
+    "X": 4096,
+    "GROUPS": 128,
+    "ROWS": ROWS,
+    "HAS_NORM": True,
+    "IS_LAYER": False,
+    "HAS_BIAS": False,
+}
+CODES = {"TO_CODES": True, "TO_FLOATS": False, "ADDS": False}
+TILE = {"HAS_BIAS": True, "ADDS": True, "BLOCK_M": 16, "BLOCK_N": BLOCK_N}
+FLOAT = {"K": 4096, "X": 4096, "GROUP_K": 4096, "IS_FLOAT8": False, **TILE}
+STATE = {"PAIRS": 4, "WINDOW": 0, "HAS_CAP": False, "IS_INT8": False}
+LINEAR = ("q4_1", "q4_0", "q4_z", "q4_k", "q5_k", "q6_k", "q8_0")
+CACHE = {
+    name: dict.fromkeys(("keys", "values"), kind)
+    for name, kind in (("fp16", "*fp16"), ("int8", "*i8"))
+}
+
+
+ALIKE = ("sm_86", "sm_89")
+"""Cards with the instructions of sm_80, for which one variant of a kernel is enough."""
+
+
+def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
+    """Name, kernel, constants, and types of pointers that are not fp32."""
+    yield "norm", "norm", NORM | CODES, {}
+    yield "layer norm", "norm", NORM | CODES | {"IS_LAYER": True, "HAS_BIAS": True}, {}
+    yield "norm in place", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": True, "ADDS": False}, {}
+    yield "added norm", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": False, "ADDS": True}, {}
+    for name in LINEAR:
+        layout = LAYOUTS[name]
+        numbers = "*i8" if layout.has_factors else "*fp16"
+        types = {
+            "weights": "*u8" if layout.bits == 4 else "*i8",
+            **dict.fromkeys(("weight_scales", "mins"), numbers),
+            **dict.fromkeys(("factors", "min_factors"), "*fp16"),
+        }
+        yield (
+            f"linear {name}",
+            "linear",
+            {"K": 4096, "ROWS": ROWS, **layout.constants(), **TILE},
+            types,
+        )
+    yield "linear bf16", "float_linear", FLOAT, {"weights": "*bf16"}
+    yield (
+        "linear f8",
+        "float_linear",
+        FLOAT | {"GROUP_K": 128, "IS_FLOAT8": True},
+        {"weights": "*u8"},
+    )
+    for kind in ("silu", "gelu_tanh", "swiglu_oai"):
+        gated = {
+            "F": 14336,
+            "KIND": kind,
+            "IS_GATED": True,
+            "TO_CODES": True,
+            "GROUPS": 16,
+            "ROWS": ROWS,
+        }
+        yield f"swiglu {kind}", "swiglu", gated, {}
+    for form, kinds in CACHE.items():
+        types, is_int8 = kinds | {"key_scales": "*fp16"}, form == "int8"
+        rotated = HEADS | {"HALF": 64, "NORM": "before", "IS_LAYER": False, "IS_INT8": is_int8}
+        yield f"place {form}", "place", rotated, types
+        pairs = {"IS_INT8": is_int8, "PAIRS": 16 if is_int8 else 4}
+        yield f"attend {form}", "attend", HEADS | STATE | pairs, types
+        yield (
+            f"attend {form}, window, cap",
+            "attend",
+            HEADS | STATE | pairs | {"WINDOW": 1024, "HAS_CAP": True},
+            types,
+        )
+    yield "place, normed after", "place", rotated | {"NORM": "after"}, types
+    yield "merge", "merge", MERGED | {"HAS_SINKS": True, "TO_CODES": True}, {}
+    yield "choose", "choose", {"BLOCK": 128}, {}
+    yield "add_totals", "add_totals", {}, {}
+    yield (
+        "finish_logits",
+        "finish_logits",
+        {"HAS_CAP": True, "HAS_DIVISOR": True, "BLOCK": 1024},
+        {},
+    )
+
+
+def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target: GPUTarget) -> Any:
+    """Compile one kernel; pointers are aligned to 16 bytes."""
+    function = next(
+        vars(each)[kernel] for each in (kernels, placement, attention) if kernel in vars(each)
+    )
+    known = POINTERS | NUMBERS | WHOLE | types | dict.fromkeys(constants, "constexpr")
+    signature = {name: known.get(name, "*fp32") for name in function.arg_names}
+    aligned = {
+        (i,): [["tt.divisibility", 16]]
+        for i, name in enumerate(function.arg_names)
+        if signature[name].startswith("*") or name in ("N", "OUT")
+    }
+    keys = {(function.arg_names.index(name),): value for name, value in constants.items()}
+    return compile(
+        ASTSource(function, signature, keys, aligned),
+        target=target,
+        options=WIDE_LAUNCH if kernel == "attend" else LAUNCH,
+    )
+
+
+def resources(ptx: str) -> dict[str, int]:
+    """Registers, and bytes that are spilled, as the assembler of triton's wheel says."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "kernel.ptx"
+        path.write_text(ptx)
+        arch = re.search(r"^\.target (\w+)", ptx, re.MULTILINE)[1]
+        tool = (
+            knobs.nvidia.ptxas_blackwell
+            if arch > "sm_100" and len(arch) > 5
+            else knobs.nvidia.ptxas
+        )
+        command = [
+            tool.path,
+            "-v",
+            f"--gpu-name={arch}",
+            "-fmad=false",
+            path,
+            "-o",
+            path.with_suffix(".cubin"),
+        ]
+        said = subprocess.run(command, capture_output=True, text=True, check=True).stderr
+    spills = map(int, re.findall(r"(\d+) bytes spill", said))
+    return {"REG": int(re.findall(r"Used (\d+) registers", said)[0]), "SPILLS": sum(spills)}
+
+
+def main(names: list[str]) -> None:
+    """Print for each card and kernel its instructions and resources."""
+    found: dict[str, dict[str, Any]] = {}
+    for name in names:
+        is_cuda = name.startswith("sm_")
+        target = (
+            GPUTarget("cuda", int(name[3:]), 32)
+            if is_cuda
+            else GPUTarget("hip", name, 64 if name < "gfx95" and name[3] == "9" else 32)
+        )
+        seen: set[str] = set()
+        for case, kernel, constants, types in cases():
+            if name in ALIKE and kernel in seen and "int8" not in case:
+                continue
+            seen.add(kernel)
+            asm = built(kernel, constants, types, target).asm
+            text = asm["ptx" if is_cuda else "amdgcn"]
+            words = re.findall(r"^\s+(?:@!?%p\d+ )?([a-z][\w.]+)", text, re.MULTILINE)
+            used = resources(text) if is_cuda else {}
+            found[f"{name} {case}"] = {"words": sorted(set(words)), **used}
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,73 @@
+"""Served by the GPU's kernels, interpreted here, a model answers what it answers on the CPU, drafted or not."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from forerun.core.params import SamplingParams
+from forerun.gpu import devices, load
+from forerun.llm import LLM
+from tests.gpu.oracle import DEVICE
+
+PROMPTS = ["ababa", "xy"]
+PARAMS = [
+    SamplingParams(max_tokens=4, temperature=0.0, ignore_eos=True),
+    SamplingParams(max_tokens=4, temperature=1.0, seed=3),
+]
+
+
+@pytest.fixture
+def card(monkeypatch: pytest.MonkeyPatch) -> None:
+    """There is a card, which is the interpreter."""
+    room = load.load
+    monkeypatch.setattr(
+        load, "load", lambda *given, device, **named: room(*given, device=DEVICE, **named)
+    )
+    monkeypatch.setattr(devices, "absent", lambda name: None)
+    monkeypatch.setattr(devices, "free_nbytes", lambda name: 1 << 33)
+
+
+def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
+    llm = LLM(str(model), max_model_len=64, max_num_seqs=2, threads=1, kv="int8", **options)
+    return [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
+
+
+def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path) -> None:
+    drafted = answers(tiny_gguf, device="cuda", drafter="lookahead")
+    assert drafted == answers(tiny_gguf, drafter="none")
+
+
+def test_a_receipt_of_the_cpu_is_that_of_the_card(
+    card, forerun, tiny_gguf: Path, tmp_path: Path
+) -> None:
+    path = tmp_path / "receipt.json"
+    (tmp_path / "prompts.txt").write_text("abab")
+    asked = (
+        "verify",
+        "-m",
+        tiny_gguf,
+        "--prompts",
+        tmp_path / "prompts.txt",
+        *["-n", "3", "-c", "64", "-t", "1", "--kv", "int8"],
+    )
+    assert forerun(*asked, "-d", "none", "--receipt", path)[0] == 0
+    code, _, said = forerun(*asked, "-d", "none", "--device", "cuda", "--against", path)
+    assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
+
+
+@pytest.mark.skipif(DEVICE != "cpu", reason="there is a card")
+def test_without_a_card_it_is_planned_for_one_and_not_loaded(forerun, tiny_gguf: Path) -> None:
+    asked = ("-m", tiny_gguf, "--device", "cuda", "-c", 64, "-d", "none")
+    code, out, _ = forerun("plan", *asked, "--json")
+    document = json.loads(out.splitlines()[-1])
+    assert (code, 0 < document["device_bytes"] < document["total_bytes"]) == (0, True)
+    assert "(no such GPU is here); the rest is on the host" in " ".join(
+        forerun("plan", *asked)[1].split()
+    )
+    code, _, said = forerun("generate", "x", "--raw", *asked)
+    assert (code, said.count("\n")) == (2, 1)
+    assert said.startswith("error: backend triton cannot run this model on cuda: torch ")
+    assert said.endswith("sees 0 CUDA devices; use --device cpu\n")
