@@ -50,7 +50,8 @@ class Network(Drafter):
     def __init__(self, options: NetworkOptions) -> None:
         """Raises LoadError without the native library, which grows the trees."""
         native.require()
-        self.options, self.max_nodes = options, options.tree_size.num_draft
+        self.options = options
+        self.max_nodes, self.min_chance = options.tree_size
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first, in one call for all."""
@@ -139,7 +140,7 @@ def grow(
         partners,
         [seq.tokens[-1] for seq in seqs],
         num_nodes,
-        min(network.options.tree_size.min_chance for network in networks),
+        min(network.min_chance for network in networks),
         ngrams,
         [noise_below(seq, spread) for seq in seqs],
     )
