@@ -269,7 +269,7 @@ class LLM(OfOneProcess):
         return self.submit(prompt, sampling_params or self.default_params())
 
     def submit(
-        self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
+        self, prompt: Prompt | Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> Request:
         """Queue a prompt without running anything: a caller that waits for one request advances all of them.
 
