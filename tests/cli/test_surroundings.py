@@ -61,6 +61,7 @@ def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
         ("generate",): (["hi", *m, *short], 0),
         ("chat",): ([*m, *short], 0),
         ("serve",): (nowhere, 2),
+        ("launch",): (["codex", "--print", "--port", "1"], 0),
         ("demo",): ([], 2),
         ("models",): ([], 0),
         ("pull",): ([], 2),
