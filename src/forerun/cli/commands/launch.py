@@ -57,7 +57,8 @@ def command(
     """Start a coding agent on a model of this machine.
 
     The server at --port is used if there is one; else one is started with --model, and ends with the client. A copy of
-    what was in the client's configuration is kept next to it, once. What it sent before a user's words last time is read ahead.
+    what was in the client's configuration is kept next to it, once. The server reads ahead what the client sent before
+    a user's words last time.
     """
     if client not in CLIENTS:
         raise ConfigError(unknown("client", client, CLIENTS))
