@@ -34,7 +34,7 @@ FOUND_S = 2.0
 @opt.command()
 @opt.engine(prompt_cache=ALL)
 @opt.argument("client", metavar="CLIENT", help=f"{', '.join(CLIENTS)}.")
-@opt.argument("words", nargs=-1, metavar="[-- WORDS]", help="Options of the client itself.")
+@opt.argument("client_words", nargs=-1, metavar="[-- WORDS]", help="Options of the client itself.")
 @click.option(
     "--port",
     type=click.IntRange(1, 65535),
@@ -52,7 +52,7 @@ FOUND_S = 2.0
     help="Only show what would be written and run.",
 )
 def command(
-    config: EngineConfig, client: str, words: tuple[str, ...], port: int, shows: bool
+    config: EngineConfig, client: str, client_words: tuple[str, ...], port: int, shows: bool
 ) -> None:
     """Start a coding agent on a model of this machine.
 
@@ -66,7 +66,7 @@ def command(
     url = f"http://127.0.0.1:{port}"
     if shows:
         name = _name(remote) if (remote := _running(url)) else _name_of(config.model)
-        click.echo(_shown(chosen, url, name, words), nl=False)
+        click.echo(_shown(chosen, url, name, client_words), nl=False)
         return
     if shutil.which(chosen.program) is None:
         raise ConfigError(
@@ -78,7 +78,7 @@ def command(
         if path := chosen.save(url, name):
             console.note(f"written: {path}", dim=True)
         _warm(client, remote)
-        code = _run(chosen, url, name, words)
+        code = _run(chosen, url, name, client_words)
     sys.exit(code)
 
 
