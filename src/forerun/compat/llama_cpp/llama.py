@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Self
 
@@ -11,24 +9,16 @@ from forerun.compat import absent, requests
 from forerun.compat.chats import ChatForm
 from forerun.compat.documents import (
     Document,
-    Places,
-    chat_logprobs,
-    completion_logprobs,
-    delta_of,
-    message_of,
-    reason_of,
 )
+from forerun.compat.llama_cpp.answer import Answer
 from forerun.compat.llama_cpp.llama_grammar import LlamaGrammar
 from forerun.compat.llama_cpp.processors import as_ours
 from forerun.core.errors import RequestError, unknown
 from forerun.core.params import LLAMA_SAMPLERS, MAX_SEED, SamplingParams
-from forerun.core.types import Event, FinishReason
-from forerun.engine.loop import Request
 from forerun.llm import LLM
 from forerun.text.messages import Message
 from forerun.text.parsing.calls import schemas_of
 from forerun.text.parsing.forms import form_of
-from forerun.text.parsing.parser import AnswerParser
 from forerun.text.prompt import Encoded, encode, encode_chat
 
 _COMPLETION = {"max_tokens": 16, "temperature": 0.8}
@@ -109,7 +99,9 @@ class Llama:
         shown = (asked.text or "") if echo else ""
         if echo and asked.text is None:
             shown = self.llm.tokenizer.decode(asked.token_ids)
-        answer = _Answer(self, self.llm.submit(asked, params), None, others, shown)
+        answer = Answer(
+            self.llm.tokenizer, self.llm.submit(asked, params), None, self._called(others), shown
+        )
         return answer.chunks() if stream else answer.document()
 
     __call__ = create_completion
@@ -139,7 +131,9 @@ class Llama:
         params = form.params(params, asked.text or "", self.llm.max_len, tokenizer, None)
         family = form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id)
         parser = family.parser(asked.text or "", tools=schemas_of(form.tools or ()))
-        answer = _Answer(self, self.llm.submit(asked, params), parser, others)
+        answer = Answer(
+            self.llm.tokenizer, self.llm.submit(asked, params), parser, self._called(others)
+        )
         return answer.chunks() if stream else answer.document()
 
     def generate(self, tokens: Sequence[int], **others: Any) -> Iterator[int]:
@@ -234,6 +228,9 @@ class Llama:
             raise AttributeError(name)
         raise AttributeError(absent.message("Llama", name, dir(type(self)), _INSTEAD))
 
+    def _called(self, given: Mapping[str, Any]) -> str:
+        return str(given.get("model") or self.model_path)
+
     def _infill(self, prompt: str | Sequence[int], suffix: str) -> Encoded:
         """Encode a text before and one after a gap. Raises RequestError for a model without tokens for it."""
         tokenizer = self.llm.tokenizer
@@ -251,7 +248,7 @@ class Llama:
         """Read sampling parameters by llama-cpp-python's names. Raises RequestError for those that are unknown."""
         known = SamplingParams.__dataclass_fields__
         left = {name: value for name, value in given.items() if name not in _TAKEN}
-        grammar, seed = left.pop("grammar", None), left.pop("seed", self._seed)
+        grammar, seed = left.pop("grammar", None), left.pop("seed", None)
         fields, typed = requests.read(left, known)
         for name in fields.keys() - known.keys():
             raise RequestError(unknown("argument", typed.get(name, name), known, _TAKEN))
@@ -261,9 +258,10 @@ class Llama:
             raise RequestError("grammar must be a LlamaGrammar: LlamaGrammar.from_string(...)")
         end = self.llm.tokenizer.eos_id
         call = as_ours(given.get("logits_processor"), given.get("stopping_criteria"), end)
-        if fields.get("max_tokens", 1) == 0 or (fields.get("max_tokens") or 1) < 0:  # type: ignore[operator]
-            fields["max_tokens"] = None
+        if "max_tokens" in given and not (given["max_tokens"] or 0) > 0:
+            fields["max_tokens"] = None  # to the end of the context
         values: dict[str, Any] = {**own, **_BOTH, **fields, **fixed}
+        seed = self._seed if seed is None else seed
         seed = None if seed is None or seed < 0 else seed & MAX_SEED
         values |= {"seed": seed, "samplers": LLAMA_SAMPLERS, "logits_processors": call}
         return SamplingParams(**values)
@@ -277,85 +275,3 @@ _TAKEN = (
     "mirostat_tau",
     "mirostat_eta",
 )
-
-
-class _Answer:
-    """A request as OpenAI's document, or as its chunks."""
-
-    def __init__(
-        self,
-        owner: Llama,
-        request: Request,
-        parser: AnswerParser | None,
-        given: Mapping[str, Any],
-        shown: str = "",
-    ) -> None:
-        self.tokenizer, self.request, self.parser = owner.llm.tokenizer, request, parser
-        self.shown, self.places = shown, Places(owner.llm.tokenizer)
-        is_chat = parser is not None
-        self.head = {
-            "id": ("chatcmpl-" if is_chat else "cmpl-") + str(uuid.uuid4()),
-            "object": "chat.completion" if is_chat else "text_completion",
-            "created": int(time.time()),
-            "model": given.get("model") or owner.model_path,
-        }
-
-    def document(self) -> Document:
-        """Wait for the whole answer. Raises what ended it."""
-        self.request.wait()
-        output, run = self.request.output(), self.request.runs[0]
-        (one,) = output.outputs
-        reason, num_calls = one.finish_reason, 0
-        if self.parser is None:
-            content: Document = {"text": self.shown + one.text}
-        else:
-            parts = self.parser.read(one.text, is_last=True, is_cut=reason is FinishReason.LENGTH)
-            content, num_calls = {"message": message_of(parts)}, self.parser.num_calls
-        wanted = one.logprobs is not None
-        logprobs = self._logprobs(run.logprobs) if wanted else None
-        choice = {"index": 0, **content, "logprobs": logprobs}
-        choice["finish_reason"] = reason_of(reason, num_calls)
-        counts = len(output.prompt_token_ids), len(one.token_ids)
-        usage = {"prompt_tokens": counts[0], "completion_tokens": counts[1]}
-        return {
-            **self.head,
-            "choices": [choice],
-            "usage": usage | {"total_tokens": sum(counts)},
-        }
-
-    def chunks(self) -> Iterator[Document]:
-        """Yield chunks as they come. Leaving the loop ends the answer."""
-        if self.parser is not None:
-            yield self._chunk({"delta": {"role": "assistant"}})
-        elif self.shown:
-            yield self._chunk({"text": self.shown})
-        for event in self.request:
-            yield from self._of_event(event)
-
-    def _of_event(self, event: Event) -> Iterator[Document]:
-        reason, num_calls = event.finish_reason, 0
-        logprobs = self._logprobs(event.logprobs) if event.logprobs else None
-        if self.parser is None:
-            if event.text or logprobs or reason:
-                yield self._chunk({"text": event.text}, logprobs, reason_of(reason, 0))
-            return
-        before = self.parser.num_calls
-        is_cut = reason is FinishReason.LENGTH
-        parts = self.parser.read(event.text, is_last=reason is not None, is_cut=is_cut)
-        if delta := delta_of(parts, before):
-            yield self._chunk({"delta": delta}, logprobs)
-        if reason is not None:
-            num_calls = self.parser.num_calls
-            yield self._chunk({"delta": {}}, None, reason_of(reason, num_calls))
-
-    def _chunk(
-        self, content: Document, logprobs: Document | None = None, reason: str | None = None
-    ) -> Document:
-        kind = "text_completion" if self.parser is None else "chat.completion.chunk"
-        choice = {"index": 0, **content, "logprobs": logprobs, "finish_reason": reason}
-        return {**self.head, "object": kind, "choices": [choice]}
-
-    def _logprobs(self, scored: Any) -> Document:
-        if self.parser is not None:
-            return chat_logprobs(self.tokenizer, scored)
-        return completion_logprobs(self.tokenizer, scored, self.places)
