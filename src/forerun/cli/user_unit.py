@@ -65,7 +65,7 @@ def install(words: Sequence[str]) -> Path:
     try:
         before = place.read_text("utf-8") if place.exists() else MARK
         if not before.startswith(MARK):
-            raise ConfigError(f"{place} was not written by forerun: move it away first")
+            raise ConfigError(f"{place} was not written by forerun: save it elsewhere first")
         place.parent.mkdir(parents=True, exist_ok=True)
         files.replace(place, unit(words).encode())
     except (OSError, ValueError) as error:
@@ -83,7 +83,9 @@ def remove() -> Path:
     try:
         text = place.read_text("utf-8") if place.exists() else ""
         if not text.startswith(MARK):
-            raise ConfigError(f"there is no service to remove: {place} is not one of forerun's")
+            raise ConfigError(
+                f"there is no service to remove: forerun service install makes {place}"
+            )
         _systemctl("disable", "--now", NAME)
         place.unlink()
     except (OSError, ValueError) as error:
@@ -95,7 +97,8 @@ def remove() -> Path:
 def _check_system() -> None:
     if not sys.platform.startswith("linux") or shutil.which("systemctl") is None:
         raise ConfigError(
-            "services are systemd's, on Linux, and there is no systemctl here: `--print` shows the unit"
+            "services are systemd's, on Linux, and there is no systemctl here: "
+            "forerun service install --print shows the unit"
         )
 
 

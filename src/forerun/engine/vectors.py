@@ -117,8 +117,9 @@ def scores(
     if len(firsts) == 1:
         firsts = firsts * len(seconds)
     if len(firsts) != len(seconds):
-        what = f"{len(firsts)} and {len(seconds)} texts"
-        raise RequestError(f"texts are compared one by one, or one with many: got {what}")
+        raise RequestError(
+            f"{len(firsts)} and {len(seconds)} texts cannot be compared: give one, or as many of both"
+        )
     return [
         ScoringRequestOutput(
             f"{a.request_id}-{b.request_id}",

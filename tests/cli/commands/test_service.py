@@ -85,7 +85,7 @@ def test_what_keeps_it_from_starting_is_said(said, forerun, default_model, monke
     assert "systemctl --user enable forerun.service: Failed to connect to bus" in err
     user_unit.path().write_text("[Service]\n")
     code, _, err = forerun("service", "install", default_model)
-    assert (code, "was not written by forerun: move it away first" in err) == (2, True)
+    assert (code, "was not written by forerun: save it elsewhere first" in err) == (2, True)
     assert user_unit.path().read_text() == "[Service]\n"
     monkeypatch.setenv("PATH", "/nowhere")
     code, _, err = forerun("service", "install", default_model)
