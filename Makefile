@@ -18,9 +18,9 @@ setup: $(DEV) ## .venv with forerun (editable, native kernels) and the developme
 $(STAMP): $(BUILD_INPUTS)
 	@$(PYTHON) -c 'import sys; sys.version_info >= (3, 11) or sys.exit( \
 	  "forerun needs Python 3.11 or newer; try: make PYTHON=/path/to/python3.11")'
-	@echo "setting up .venv: forerun with its kernels (a minute or two)"
+	@echo "setting up .venv: forerun with its kernels (a minute or two on two cores)"
 	@$(PYTHON) -m venv .venv
-	@$(PIP) --editable '.[serve]'
+	@$(BIN)/python dev/install.py --editable '.[serve]'
 	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
 	@touch $@
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from forerun.core.structured import StructuredOutputsParams
     from forerun.core.types import Draft, Event, Features, FinishReason, Outcome, Seq
     from forerun.engine.outputs import CompletionOutput, RequestOutput
+    from forerun.inputs import TextPrompt, TokensPrompt
     from forerun.llm import LLM
     from forerun.server.async_llm import AsyncLLM
 
@@ -50,6 +51,8 @@ __all__ = [
     "SamplingParams",
     "Seq",
     "StructuredOutputsParams",
+    "TextPrompt",
+    "TokensPrompt",
     "__version__",
 ]
 
@@ -66,6 +69,7 @@ _NAMES_OF_MODULE = {
     "forerun.core.structured": {"StructuredOutputsParams"},
     "forerun.core.types": {"Draft", "Event", "Features", "FinishReason", "Outcome", "Seq"},
     "forerun.engine.outputs": {"CompletionOutput", "RequestOutput"},
+    "forerun.inputs": {"TextPrompt", "TokensPrompt"},
     "forerun.llm": {"LLM"},
     "forerun.server.async_llm": {"AsyncLLM"},
 }

@@ -38,7 +38,7 @@ from forerun.engine.memory import MemoryPlan
 from forerun.engine.metrics import Metric
 from forerun.engine.outputs import RequestOutput, parsed
 from forerun.engine.planner import Planner, max_len_of, workload_of
-from forerun.engine.vectors import EmbeddingRequestOutput
+from forerun.engine.vectors import EmbeddingRequestOutput, ScoringRequestOutput
 from forerun.hub.names import resolve
 from forerun.model.backends.base import Progress
 from forerun.model.cache import store
@@ -195,6 +195,22 @@ class LLM(OfOneProcess):
         requests = self._run(encoded, vectors.params(pooling), use_tqdm)
         return [EmbeddingRequestOutput.of(request) for request in requests]
 
+    def score(
+        self,
+        text_1: Prompt | Sequence[Prompt],
+        text_2: Prompt | Sequence[Prompt],
+        *,
+        use_tqdm: bool | None = None,
+        **others: object,
+    ) -> list[ScoringRequestOutput]:
+        """Compare texts by the vectors of `embed`: one with one or with many, or as many with each other.
+
+        A reranker, which answers yes or no, is asked by `/v1/rerank` of `forerun serve`. Raises RequestError.
+        """
+        calls.check(self.score, others)
+        both = [self.embed(given, use_tqdm=use_tqdm) for given in (text_1, text_2)]
+        return vectors.scores(*both)
+
     def chat(
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
@@ -205,7 +221,7 @@ class LLM(OfOneProcess):
         chat_template_kwargs: Mapping[str, object] | None = None,
         tool_choice: str | Mapping[str, object] | None = None,
         parallel_tool_calls: bool | None = None,
-        response_format: Mapping[str, object] | None = None,
+        response_format: Mapping[str, object] | type | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
         use_tqdm: bool | None = None,
@@ -213,7 +229,8 @@ class LLM(OfOneProcess):
     ) -> list[RequestOutput]:
         """Answer a conversation or a list of them, through the model's chat template or the given one.
 
-        `tools`, `tool_choice`, `parallel_tool_calls` and `response_format` are as OpenAI's chat completions have them;
+        `tools`, `tool_choice`, `parallel_tool_calls` and `response_format` are as OpenAI's chat completions have them,
+        the last also a pydantic class;
         tools and `chat_template_kwargs` are handed to the template. With `continue_final_message` the answer goes on
         with the last message, which is the assistant's. Turns that were computed before are reused, not computed again.
         What an answer thinks, says and calls is apart in its `message`. All else is as in `generate`.
@@ -252,7 +269,7 @@ class LLM(OfOneProcess):
         return self.submit(prompt, sampling_params or self.default_params())
 
     def submit(
-        self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
+        self, prompt: Prompt | Encoded, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> Request:
         """Queue a prompt without running anything: a caller that waits for one request advances all of them.
 
@@ -277,6 +294,13 @@ class LLM(OfOneProcess):
         """Return the counts since this LLM was made, under vLLM's names with the prefix `forerun:`."""
         with self.loop.lock():
             return metrics.read(self.engine, self.loop.served, self.config.model)
+
+    def reset_prefix_cache(self) -> bool:
+        """Forget the prompts and answers that are kept in memory; True if no request uses any of them just now."""
+        with self.loop.lock():
+            pool = self.engine.cache.pool
+            pool.clear()
+            return not pool.num_used
 
     def close(self) -> None:
         """End its requests and release the weights: they are freed with the last LLM that shares them.

@@ -37,7 +37,12 @@ BAD = [
     ("stop_token_ids", (-1,)),
     ("max_tokens", -2),
     ("min_tokens", -1),
-    ("logprobs", -1),
+    ("logprobs", -2),
+    ("allowed_token_ids", ()),
+    ("allowed_token_ids", (-1,)),
+    ("bad_words", ("red", " ")),
+    ("logits_processors", ("no function",)),
+    ("output_kind", "SOMETIMES"),
     ("logprobs", 10**6),
 ]
 

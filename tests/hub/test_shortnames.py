@@ -11,7 +11,7 @@ import pytest
 
 from forerun.core.errors import LoadError
 from forerun.drafters.mlp_speculator.files import SHIPPED
-from forerun.hub import hugging_face, names, shortnames
+from forerun.hub import hugging_face, machine, names, shortnames
 from forerun.hub.shortnames import ShortName, find, parsed, table
 from tests.cli.helpers import one_line_of_mistake, the_json
 from tests.hub.fake import running_hub
@@ -131,3 +131,26 @@ def test_models_lists_what_can_be_fetched(
     assert max(map(len, lines)) <= 60
     (line,) = [line for line in lines if line.startswith("gpt-oss ")]
     assert line.split() == ["gpt-oss", "12.1", "no", "Apache-2.0", "eagle3,", "published"]
+
+
+def test_models_says_what_speed_to_expect_once_this_machine_was_measured(
+    forerun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("FORERUN_CACHE", str(tmp_path))
+    monkeypatch.setattr("forerun.system.device.available_nbytes", lambda: 8_000_000_000)
+
+    def row() -> dict:
+        names = the_json(forerun("models", "--json")[1])["names"]
+        return next(each for each in names if each["names"][0] == "llama3.2")
+
+    machine.keep(machine.Measured("tiny", 100.0), 1e6)
+    assert row()["expected_tok_s"] is None
+    assert "forerun bench kernels measures this machine" in forerun("models")[1]
+    machine.keep(machine.Measured("m", 20.2), 1e9)
+    assert row()["expected_tok_s"] == 10.0
+    monkeypatch.setenv("COLUMNS", "60")
+    out = forerun("models")[1]
+    assert max(map(len, out.splitlines())) <= 60
+    assert "at the 20.2 GB/s that bench kernels measured of m" in " ".join(out.split())
+    machine.path().write_text('{"model": "m"}')
+    assert machine.read() is None

@@ -30,7 +30,7 @@ SHORT = "-n 8 -c 256 -d prompt_lookup"
 GREEDY = f"{SHORT} --temp 0"
 COMMANDS = (
     *("", "generate", "chat", "demo", "models", "pull", "rm", "check", "drafters", "verify"),
-    *("serve", "plan", "cache", "warm"),
+    *("serve", "plan", "cache", "warm", "launch", "service"),
 )
 
 

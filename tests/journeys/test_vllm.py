@@ -314,3 +314,15 @@ def test_an_llm_says_what_it_is_and_that_it_belongs_to_its_process(smollm2) -> N
         pickle.dumps(smollm2.tokenizer)
     again = pickle.loads(pickle.dumps(smollm2.get_tokenizer()))
     assert again.encode("a b").ids == smollm2.get_tokenizer().encode("a b").ids
+
+
+def test_texts_are_compared_one_with_many_or_as_many_with_each_other(smollm2) -> None:
+    texts_ = ["A cat.", "A dog.", "Rain."]
+    scores = [one.outputs.score for one in smollm2.score(texts_[0], texts_)]
+    assert scores[0] == pytest.approx(1, abs=1e-3)
+    assert scores[0] > max(scores[1:])
+    assert len(smollm2.score(texts_, texts_[::-1])) == 3
+    with pytest.raises(RequestError, match="2 and 3 texts cannot be compared"):
+        smollm2.score(texts_[:2], texts_)
+    assert smollm2.reset_prefix_cache()
+    assert smollm2.generate("A cat.", GREEDY)[0].num_cached_tokens == 0

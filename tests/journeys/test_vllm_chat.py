@@ -7,6 +7,7 @@ import json
 import pickle
 
 import pytest
+from pydantic import BaseModel
 
 from forerun import AsyncLLM, RequestError, SamplingParams, StructuredOutputsParams
 from tests.journeys.conftest import GREEDY, QUESTION, texts
@@ -120,3 +121,20 @@ def test_an_answer_without_marks_is_what_it_says(smollm2) -> None:
     said = smollm2.chat(QUESTION, GREEDY)[0].outputs[0]
     assert said.message.content == said.text
     assert (said.reasoning, said.tool_calls) == (None, [])
+
+
+def test_a_pydantic_class_is_a_response_format(smollm2) -> None:
+    class Town(BaseModel):
+        name: str
+        is_capital: bool
+
+    params = SamplingParams(temperature=0, max_tokens=60)
+    (output,) = smollm2.chat(QUESTION, params, response_format=Town)
+    assert isinstance(Town.model_validate_json(output.outputs[0].text).is_capital, bool)
+
+
+def test_counts_say_tau_and_are_json(smollm2) -> None:
+    (output,) = smollm2.generate("one two three one two three one", GREEDY)
+    stats = output.outputs[0].stats
+    assert repr(stats).startswith(f"SpecStats(tau={stats.tau:.2f}, passes={stats.passes}, ")
+    assert json.loads(json.dumps(stats.to_dict()))["tau"] == stats.tau

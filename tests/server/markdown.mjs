@@ -1,7 +1,9 @@
 // The law of markdown.js, run by test_page.py in a folder with the page's files.
 import assert from "node:assert/strict";
 import { parse, safe } from "./markdown.js";
-import { add, Calls } from "./receive.js";
+import { add, Calls, form } from "./receive.js";
+import { textOf } from "./files.js";
+import { KEYS, meant } from "./shortcuts.js";
 import * as branches from "./branches.js";
 import { kinds } from "./code.js";
 
@@ -151,3 +153,29 @@ calls.push({ arguments: '{"at": 1}' });
 calls.push({ name: "go", arguments: "{}" });
 calls.close();
 assert.equal(called.text, '```json\nlook {"at": 1}\n```\n\n```json\ngo {}\n```');
+
+// Files: UTF-8, or Latin-1 as Windows writes it; no other bytes.
+const bytes = (...given) => Uint8Array.from(given).buffer;
+assert.equal(textOf(new TextEncoder().encode("né\r\nb").buffer), "né\nb");
+assert.equal(textOf(bytes(0x6e, 0xe9, 0x0d, 0x0a, 0x62)), "né\nb");
+assert.equal(textOf(bytes(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)), null);
+assert.equal(textOf(bytes(0x61, 0)), null);
+
+// Keys: with Ctrl or the command key everywhere, letters only where nothing is written.
+const pressed = (key, more = {}, isWriting = false) => meant({ key, ...more }, isWriting);
+assert.equal(pressed("k", { ctrlKey: true }, true), "search");
+assert.equal(pressed("o", { metaKey: true, shiftKey: true }), "new");
+assert.equal(pressed(":", { ctrlKey: true, shiftKey: true }, true), "copy");
+assert.equal(pressed("?", { shiftKey: true }), "help");
+assert.equal(pressed("/"), "write");
+for (const key of ["?", "/"]) assert.equal(pressed(key, {}, true), null);
+for (const other of [["k"], ["k", { ctrlKey: true, altKey: true }], ["Escape"], ["o", { ctrlKey: true }]]) {
+  assert.equal(pressed(...other), null);
+}
+assert.equal(new Set(KEYS.map(({ keys }) => keys)).size, KEYS.length);
+
+// The form of an answer, as a request says it.
+assert.deepEqual(form({}), {});
+assert.deepEqual(form({ stop: "a\n\n b\n", thinking: "off" }), { stop: ["a", " b"], enable_thinking: false });
+assert.deepEqual(form({ schema: '{"type": "object"}' }).response_format.json_schema.schema, { type: "object" });
+assert.throws(() => form({ schema: "{" }), SyntaxError);

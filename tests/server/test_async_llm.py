@@ -244,3 +244,75 @@ def test_news_is_sent_after_every_step_or_with_the_last(interval_s, due):
     request = AsyncRequest(None, loop, interval_s=interval_s)
     loop.close()
     assert all(request.is_due(1 + ms / 1e3, 8) is due for ms in range(100))
+
+
+def outputs_of(llm, **own):
+    """The outputs of one request, as they came."""
+
+    async def run():
+        async with AsyncLLM(llm) as made:
+            params = SamplingParams(temperature=0, max_tokens=24, logprobs=0, **own)
+            return [one async for one in made.generate(PROMPT, params, request_id="mine")]
+
+    return asyncio.run(run())
+
+
+def test_an_output_grows_in_a_loop_as_vllms_does(llm):
+    params = SamplingParams(temperature=0, max_tokens=24, logprobs=0)
+    (whole,) = llm.generate([PROMPT], params)[0].outputs
+    outputs = outputs_of(llm)
+    assert {one.request_id for one in outputs} == {"mine"}
+    assert [one.finished for one in outputs] == [False] * (len(outputs) - 1) + [True]
+    for output in outputs:
+        (one,) = output.outputs
+        assert whole.text.startswith(one.text)
+        assert one.token_ids == whole.token_ids[: len(one.token_ids)]
+        assert len(one.logprobs) == len(one.token_ids)
+        assert (one.finish_reason is None) is not output.finished
+    assert len(outputs) > 2
+    assert outputs[-1].outputs[0].text == whole.text
+    assert outputs[-1].outputs[0].logprobs == whole.logprobs
+    parts = [one.outputs[0] for one in outputs_of(llm, output_kind="DELTA")]
+    assert "".join(one.text for one in parts) == whole.text
+    assert [token for one in parts for token in one.token_ids] == [*whole.token_ids]
+    assert [one.finish_reason for one in parts[:-1]] == [None] * (len(parts) - 1)
+    (final,) = outputs_of(llm, output_kind="FINAL_ONLY")
+    assert (final.finished, final.outputs[0].text) == (True, whole.text)
+
+
+def test_the_completions_of_one_prompt_grow_together(llm):
+    async def run():
+        async with AsyncLLM(llm) as made:
+            params = SamplingParams(n=2, seed=3, max_tokens=12, output_kind="DELTA")
+            texts = ["", ""]
+            async for output in made.generate("Hello", params):
+                for one in output.outputs:
+                    texts[one.index] += one.text
+            return texts, (await made.generate("Hello", params)).outputs
+
+    texts, whole = asyncio.run(run())
+    assert texts == [one.text for one in whole]
+
+
+def test_a_request_is_aborted_by_its_id_and_by_leaving_its_loop(llm):
+    long = SamplingParams(temperature=0, max_tokens=400, ignore_eos=True)
+
+    async def run():
+        async with AsyncLLM(llm) as made:
+            async for _ in made.generate(PROMPT, long):
+                break
+            answer = made.generate(PROMPT, long, request_id="a")
+            await anext(answer)
+            await made.abort("b")
+            await made.abort("a")
+            with pytest.raises(StopAsyncIteration):
+                await anext(answer)
+            task = asyncio.create_task(made.generate(PROMPT, GREEDY))
+            assert (await task).finished
+            with pytest.raises(RuntimeError, match="read to its end"):
+                await answer
+            with pytest.raises(RequestError, match="lora_request='a' is not supported"):
+                made.generate(PROMPT, GREEDY, lora_request="a")
+
+    asyncio.run(run())
+    assert not llm.engine.has_work

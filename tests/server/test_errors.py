@@ -130,7 +130,11 @@ WRONG = {
         ),
         ({"tools": [tool("a")], "guided_regex": "b"}, "response_format of JSON only", None),
         ({"functions": [{}]}, "deprecated", None),
-        *(({name: [1]}, "", name) for name in ("allowed_token_ids", "bad_words", "images")),
+        *(({name: [1]}, "", name) for name in ("banned_tokens", "images")),
+        ({"allowed_token_ids": []}, "token ids, at least one", "allowed_token_ids"),
+        ({"allowed_token_ids": [10**9]}, "is not in the vocabulary", None),
+        ({"bad_words": [" "]}, "words, none empty", "bad_words"),
+        ({"bad_words": 1}, "bad_words must be a valid list", "bad_words"),
         *(
             ({"thinking": {"type": "enabled", "budget_tokens": given}}, "whole number", "thinking")
             for given in ("1000", 1.5, True)

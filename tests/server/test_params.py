@@ -145,3 +145,17 @@ def test_a_budget_tells_its_own_number_of_sequences(default_model):
 
 def told(url: str, body: dict) -> str:
     return post(url, "/v1/completions", body, 400)["error"]["message"]
+
+
+def test_tokens_that_are_allowed_and_words_that_are_not_hold_on_every_route(url, llm):
+    asked = {"temperature": 0, "max_tokens": 8, "return_token_ids": True, "ignore_eos": True}
+    messages = {"messages": SAID}
+    for path, body in (("completions", {"prompt": "One two"}), ("chat/completions", messages)):
+        route = f"/v1/{path}"
+        free = post(url, route, body | asked)["choices"][0]["token_ids"]
+        allowed = post(url, route, body | asked | {"allowed_token_ids": [20, 21]})["choices"][0]
+        assert {*allowed["token_ids"]} <= {20, 21}
+        word = llm.tokenizer.text_of(free[0]).strip()
+        if word:
+            kept = post(url, route, body | asked | {"bad_words": [word]})["choices"][0]
+            assert kept["token_ids"][0] != free[0]

@@ -9,6 +9,9 @@ from pathlib import Path
 import httpx
 import pytest
 
+from forerun.hub import shortnames
+from forerun.hub.shortnames import ShortName
+from forerun.server import pull
 from forerun.server.models import ModelSource
 from tests.hub import fake
 from tests.hub.fake import FILES, running_hub
@@ -114,3 +117,20 @@ def test_what_is_served_is_here_already(llm):
         post(url, "/api/pull", {"model": "c"}, 404)
     with running(lambda: llm, strict_model_name=False) as (url, _):
         assert pulled(url, "llama3.2")[-1] == {"status": "success"}, "one answers to any name"
+
+
+def test_a_short_name_is_fetched_only_where_clients_may(
+    llm, hub: Path, monkeypatch: pytest.MonkeyPatch
+):
+    tiny = ShortName(("few:1b",), LARGE, "m-Q4_K_M.gguf", 0.1, "MIT", "page")
+    monkeypatch.setattr(shortnames, "_by_name", lambda: {"few:1b": tiny})
+    asked: list[str] = []
+    started = pull._started
+    monkeypatch.setattr(pull, "_started", lambda name: asked.append(name) or started(LARGE))
+    with running(lambda: llm, allow_pull=True) as (url, _):
+        assert pulled(url, "few:1b")[-1] == {"status": "success"}
+        assert asked == ["few:1b"]
+        assert len(blobs(hub)) == 1
+    with running(lambda: llm) as (url, _):
+        assert "is not served here" in post(url, "/api/pull", {"model": "few:1b"}, 404)["error"]
+    assert asked == ["few:1b"]

@@ -18,7 +18,7 @@ from forerun.core import registry
 from forerun.core.errors import ConfigError, ForerunError, short_repr
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Answers": ("generate", "chat", "serve", "demo"),
+    "Answers": ("generate", "chat", "serve", "launch", "service", "demo"),
     "Models": ("models", "pull", "rm", "cache", "warm", "check", "plan", "quantize"),
     "Drafters": ("drafters", "tune", "train", "trim_vocab", "check_drafter", "export_drafter"),
     "Measurements": ("bench", "eval", "verify"),

@@ -110,7 +110,7 @@ def engine(
     def decorate(function: Function) -> Function:
         params = getattr(function, "__click_params__", [])
         taken = {each.name for each in params if isinstance(each, click.Argument)}
-        has_words = not taken & {"prompt", "models", "model"}
+        has_words = not taken & {"prompt", "models", "model", "client_words"}
         help = "The model, instead of --model."
         words = Argument([MODEL], nargs=-1, metavar="[MODEL]", help=help)
         each = partial(build, is_one="models" not in taken)

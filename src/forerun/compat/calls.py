@@ -25,6 +25,8 @@ _NEUTRAL: Mapping[str, Mapping[str, tuple[object, ...]]] = {
         "chat_template_content_format": ("auto", "string"),
     },
     "embed": _POOLING,
+    "encode": _POOLING,
+    "score": {**_POOLING, "chat_template": (None,)},
 }
 """By method, with the values that ask for nothing."""
 

@@ -26,9 +26,12 @@ class ChatForm:
 
     @classmethod
     def of(cls, tools: Tools | None, choice: object, parallel: bool | None, form: object) -> Self:
-        """Read them as OpenAI's chat completions write them. Raises RequestError."""
+        """Read them as OpenAI's chat completions write them; a pydantic class is a form too. Raises RequestError."""
         if tools:
             check_tools(tools)
+        if hasattr(form, "model_json_schema"):
+            own: Any = form  # a pydantic class
+            return cls(Toolbox.of(tools, choice, parallel), StructuredOutputsParams(json=own))
         if not isinstance(form, Mapping | None):
             what = '{"type": "json_schema", "json_schema": {"schema": ...}}'
             message = f"response_format must be an object like {what}, got {short_repr(form)}"

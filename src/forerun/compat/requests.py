@@ -147,7 +147,7 @@ ONLY: Mapping[str, tuple[str, tuple[object, ...]]] = {
     **dict.fromkeys(("video_data", "audio_data", "videos", "audios"), (_TEXT_ONLY, _NONE)),
     **dict.fromkeys(
         (
-            *("allowed_token_ids", "allowed_tokens", "bad_words", "bad_words_ids", "banned_tokens"),
+            *("allowed_tokens", "bad_words_ids", "banned_tokens"),
             *("banned_strings", "banned_phrases", "banned_words", "custom_token_bans"),
             *("force_words_ids", "sequence_bias", "logit_bias_exp"),
             *("logits_processors", "custom_logit_processor", "logits_processor_args", "stop_regex"),

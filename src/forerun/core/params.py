@@ -7,6 +7,7 @@ import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields
+from enum import Enum
 from typing import Any, Literal, TypeVar
 
 from forerun.core import typed
@@ -15,6 +16,8 @@ from forerun.core.options import option
 from forerun.core.structured import StructuredOutputsParams
 
 T = TypeVar("T")
+LogitsProcessor = Callable[..., Any]
+"""Called with the ids generated so far, or the prompt's and those, and the logits (V,); returns the logits to use."""
 _log = logging.getLogger(__name__)
 
 MAX_N = 64
@@ -44,7 +47,7 @@ _OFF: Mapping[str, Mapping[str, float]] = {
 _NEUTRAL: Mapping[str, tuple[object, ...]] = {
     **dict.fromkeys(
         (
-            *("allowed_token_ids", "extra_args", "guided_decoding", "repetition_detection"),
+            *("extra_args", "guided_decoding", "repetition_detection"),
             *("logprob_token_ids", "prompt_logprob_start", "prompt_logprob_token_ids"),
             *("skip_reading_prefix_cache", "stream_interval", "trace_decode_token_ids"),
             "truncate_prompt_tokens",
@@ -52,13 +55,10 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
         (None,),
     ),
     **dict.fromkeys(("output_text_buffer_length", "routed_experts_prompt_start"), (None, 0)),
-    "bad_words": (None, []),
     "best_of": (None, 1),
     "early_stopping": (False,),
     "flat_logprobs": (False,),
     "length_penalty": (1.0,),
-    "logits_processors": (None, []),
-    "output_kind": (None, "CUMULATIVE", "FINAL_ONLY"),  # stream has what is new, the others all
     "skip_clone": (True, False),  # a request keeps a copy
     "spaces_between_special_tokens": (True, False),  # only tokenizers that are not fast put any
     "thinking_token_budget": (None, -1),
@@ -96,6 +96,14 @@ class ThoughtMarks:
     """What begins another one later; empty where there is one at most."""
 
 
+class RequestOutputKind(Enum):
+    """What each output of `AsyncLLM.generate` holds: all so far, what is new, or, of the last one alone, all."""
+
+    CUMULATIVE = 0
+    DELTA = 1
+    FINAL_ONLY = 2
+
+
 @_named
 @dataclass(slots=True, kw_only=True)
 class SamplingParams:
@@ -123,6 +131,12 @@ class SamplingParams:
     """Subtracted from the logits of tokens seen in the output, times their count."""
     logit_bias: Mapping[int, float] = field(default_factory=dict)
     """Added to the logits of the given token ids, -100 to 100."""
+    allowed_token_ids: tuple[int, ...] | None = None
+    """The only token ids that may come, end tokens too."""
+    bad_words: tuple[str, ...] = ()
+    """Words that may not come: the last token of one is left out where those before it stand."""
+    logits_processors: tuple[LogitsProcessor, ...] = ()
+    """Functions of ids and logits, called once for each token before anything else is done with its logits."""
     seed: int | None = option(None, "-s")
     """The same seed and request give the same tokens, whatever is drafted or in the batch; -1 or none draws one."""
     stop: tuple[str, ...] = option((), "-r", "--reverse-prompt")
@@ -140,9 +154,11 @@ class SamplingParams:
     min_tokens: int = option(0)
     """No end before this many new tokens: the end tokens cannot be drawn until then."""
     logprobs: int | None = None
-    """Report the emitted token's log-probability and this many of the likeliest; 0 reports the token's alone."""
+    """Report the emitted token's log-probability and this many of the likeliest; 0: the token's alone, -1: of all."""
     prompt_logprobs: int | None = None
     """The same for the tokens of the prompt, given the tokens before them; the prompt is then read in full."""
+    output_kind: RequestOutputKind = RequestOutputKind.CUMULATIVE
+    """What the outputs of `AsyncLLM.generate` hold; elsewhere streams have what is new, and outputs all."""
     detokenize: bool = True
     """Turn the tokens into text."""
     skip_special_tokens: bool = True
@@ -186,9 +202,12 @@ class SamplingParams:
         """Read what vLLM and JSON write otherwise."""
         if isinstance(self.stop, str):
             self.stop = (self.stop,)
-        for name, empty in (("stop", ()), ("stop_token_ids", ()), ("logit_bias", {})):
+        for name, empty in _EMPTY.items():
             if getattr(self, name) is None:
                 setattr(self, name, empty)
+        kind = getattr(self.output_kind, "name", self.output_kind)  # of vLLM's own enumeration too
+        if isinstance(kind, str) and kind in RequestOutputKind.__members__:
+            self.output_kind = RequestOutputKind[kind]
         if isinstance(self.logit_bias, Mapping):
             self.logit_bias = {_token_id(key): value for key, value in self.logit_bias.items()}
         if self.logprobs is True:
@@ -253,6 +272,10 @@ def _within(low: float, high: float = math.inf) -> Callable[[Any], bool]:
     return lambda value: low <= value <= high
 
 
+def _are_words(value: tuple[str, ...]) -> bool:
+    return len(value) <= MAX_IDS and all(word.strip() for word in value)
+
+
 def allowed(name: str) -> str | None:
     """Say what a parameter may be, for an error; None for one without limits.
 
@@ -261,6 +284,13 @@ def allowed(name: str) -> str | None:
     """
     return next((words for field, words, _ in _LIMITS if field == name), None)
 
+
+_EMPTY: Mapping[str, object] = {
+    **dict.fromkeys(("stop", "stop_token_ids", "bad_words", "logits_processors"), ()),
+    "logit_bias": {},
+    "output_kind": RequestOutputKind.CUMULATIVE,
+}
+"""What None means, where it is not a value."""
 
 _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("n", f"a whole number from 1 to {MAX_N}", _within(1, MAX_N)),
@@ -283,6 +313,12 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
         f"at most {MAX_IDS} token ids",
         lambda v: len(v) <= MAX_IDS and all(t >= 0 for t in v),
     ),
+    (
+        "allowed_token_ids",
+        "token ids, at least one, or none",
+        lambda v: len(v) > 0 and all(t >= 0 for t in v),
+    ),
+    ("bad_words", f"at most {MAX_IDS} words, none empty", _are_words),
     ("max_tokens", "a whole number from 0, or -1 or none", _within(0)),
     ("min_tokens", "a whole number from 0", _within(0)),
     ("max_draft", "a whole number from 0, or none", _within(0)),
@@ -291,11 +327,17 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("samplers", f"an order of {', '.join(SAMPLERS)}", lambda v: {*v} <= {*SAMPLERS}),
     ("pooling", "last, mean or none", lambda v: v in ("last", "mean", "none")),
     ("prediction", "text or token ids", lambda v: True),
-    ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
-    ("prompt_logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
+    ("logprobs", f"from 0 to {MAX_LOGPROBS}, -1 for all, or none", _within(-1, MAX_LOGPROBS)),
+    (
+        "prompt_logprobs",
+        f"from 0 to {MAX_LOGPROBS}, -1 for all, or none",
+        _within(-1, MAX_LOGPROBS),
+    ),
 )
 """Of values that have the type of their field; None is not a value."""
 _ALLOWED = {name: allowed for name, allowed, _ in _LIMITS} | {
     "structured_outputs": "a StructuredOutputsParams",
+    "logits_processors": "functions of ids and logits",
+    "output_kind": "CUMULATIVE, DELTA or FINAL_ONLY",
     "stop_behind": "a ThoughtMarks",
 }

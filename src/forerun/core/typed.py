@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import fields
 from numbers import Integral, Real
 from types import UnionType
@@ -65,7 +65,8 @@ def fit(value: Any, hint: Any) -> Any:
         return float(value)  # OverflowError, of 10**400
     if hint is str and isinstance(value, os.PathLike):
         return fit(os.fspath(value), str)
-    if origin is None and hint not in (int, float) and isinstance(value, hint):
+    is_checked = hint not in (int, float) if origin is None else origin is Callable
+    if is_checked and isinstance(value, origin or hint):
         return value
     raise TypeError
 

@@ -6,24 +6,26 @@ ends, in `stops`.
 Rows are processed one at a time, by one thread: a row's result depends neither on its neighbours nor on the number
 of threads.
 
-The order is: banned tokens (the grammar's mask, end tokens before `min_tokens`), logit bias,
-repetition, frequency and presence penalties, temperature, top-k, top-p, min-p; the last four in another one where
-`SamplingParams.samplers` says so. Each filter sees what the one before it left, renormalised. Wherever tokens are
-ranked, the lower id comes first among equals.
+The order is: processors of the caller's own, banned tokens (the grammar's mask, those that are not allowed, bad words,
+end tokens before `min_tokens`), logit bias, repetition, frequency and presence penalties, temperature, top-k, top-p,
+min-p; the last four in another one where `SamplingParams.samplers` says so. Each filter sees what the one before it
+left, renormalised. Wherever tokens are ranked, the lower id comes first among equals.
 
 V vocabulary.
 """
 
 from __future__ import annotations
 
+import inspect
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats
-from forerun.core.params import SamplingParams
+from forerun.core.errors import RequestError
+from forerun.core.params import LogitsProcessor, SamplingParams
 from forerun.core.random import Noise, no_token
 from forerun.core.types import TokenLogprob
 from forerun.decoding.grammar import Compiling, GrammarState
@@ -49,13 +51,30 @@ class LogitsPipeline:
         noise: Noise | None = None,
         eos_ids: frozenset[int] = frozenset(),
         grammar: GrammarState | None = None,
+        bad_words: Sequence[tuple[int, ...]] = (),
+        runs_processors: bool = False,
     ) -> None:
-        """`eos_ids` are the model's end tokens, which a request may ignore; `grammar` is its first state."""
+        """`eos_ids` are the model's end tokens, which a request may ignore; `grammar` is its first state.
+
+        The request's own processors are run where it `runs_processors`: a draft guesses without them, so that each is
+        called once for each token of the output. So do `bad_words`, by their tokens.
+        """
         self.params, self.noise = params, noise or Noise(0)
         self.factor = 1 / max(params.temperature, MIN_TEMPERATURE)
         """Of logits, by the temperature."""
         self._filter_factor = _filter_factor(params, self.factor)
-        self.changes_logits = bool(params.has_penalties or params.logit_bias or params.min_tokens)
+        own = params.logits_processors if runs_processors else ()
+        self._processors = [_processor(one, prompt) for one in own]
+        self._bad_words = bad_words
+        self._allowed = None if params.allowed_token_ids is None else _ids(params.allowed_token_ids)
+        self.changes_logits = bool(
+            params.has_penalties
+            or params.logit_bias
+            or params.min_tokens
+            or self._processors
+            or bad_words
+            or self._allowed is not None
+        )
         self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
         self._num_prompt = len(prompt)
         self._biased, self._bias = _columns(params.logit_bias)
@@ -142,10 +161,21 @@ class LogitsPipeline:
         params = self.params
         if grammar is None and not self.changes_logits:
             return row
+        for process in self._processors:
+            row = process(generated, row)
         start_s = time.perf_counter()
         mask = None if grammar is None else grammar.allowed()
         self.mask_s += time.perf_counter() - start_s
         row = row.copy() if mask is None else np.where(mask, row, np.float32(-np.inf))
+        if self._allowed is not None:
+            allowed = _inside(self._allowed, row)
+            values = row[allowed]
+            row[:] = -np.inf
+            row[allowed] = values
+        for *before, last in self._bad_words:
+            start = len(generated) - len(before)
+            if last < len(row) and start >= 0 and [*generated[start:]] == before:
+                row[last] = -np.inf
         if len(generated) < params.min_tokens:
             row[_inside(self._end_ids, row)] = -np.inf
         if params.logit_bias:
@@ -166,6 +196,35 @@ class LogitsPipeline:
         row[emitted] -= penalties.astype(np.float32)
 
 
+def _processor(call: LogitsProcessor, prompt: Sequence[int]) -> Callable[[Sequence[int], Row], Row]:
+    """Make a processor of the caller's own a function of the ids so far and logits (V,), which it may change in place.
+
+    One of three arguments gets the prompt's ids first.
+    """
+    try:
+        kinds = [one.kind for one in inspect.signature(call).parameters.values()]
+    except (TypeError, ValueError):  # such as one written in C
+        kinds = []
+    wants_prompt = sum(kind in _POSITIONAL for kind in kinds) > 2
+    first = ([*prompt],) if wants_prompt else ()
+
+    def process(generated: Sequence[int], row: Row) -> Row:
+        copy = row.copy()
+        given = call(*first, [*generated], copy)
+        changed = np.asarray(copy if given is None else given, dtype=np.float32)
+        if changed.shape != row.shape:
+            raise RequestError(
+                f"a logits processor must return {len(row)} logits, got shape {changed.shape}",
+                option="logits_processors",
+            )
+        return changed
+
+    return process
+
+
+_POSITIONAL = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+
+
 def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
     """Return the token ids that end a sequence."""
     ends = frozenset(params.stop_token_ids)
@@ -175,13 +234,14 @@ def end_ids(params: SamplingParams, eos_ids: frozenset[int]) -> frozenset[int]:
 def logprobs(logits: Row, token: int, num_top: int) -> TokenLogprob:
     """Return the log-probabilities of `token` and of the likeliest tokens by the raw logits (V,).
 
-    `num_top` of the likeliest are reported, all if there are fewer.
+    `num_top` of the likeliest are reported, all if there are fewer, or for -1.
     """
     row = logits
     shifted = row - row.max()
     log_probs = shifted - np.log(np.exp(shifted).sum(dtype=np.float64))
     rank = 1 + int((row > row[token]).sum() + (row[:token] == row[token]).sum())
-    top = _likeliest(row, min(num_top, len(row))) if num_top else ()
+    count = len(row) if num_top < 0 else min(num_top, len(row))
+    top = _likeliest(row, count) if count else ()
     return TokenLogprob(
         token, float(log_probs[token]), rank, tuple((int(i), float(log_probs[i])) for i in top)
     )

@@ -156,7 +156,6 @@ class Engine:
         timers = self.timers
         timers.draft_s += ask_s + began_s - emitted_s
         timers.verify_s += verify_s
-        timers.num_passes += 1
         timers.num_rows += num_rows
         if num_read:
             self._learn_of_reading(num_rows, num_read, verify_s)
@@ -236,6 +235,7 @@ class Engine:
 
         If logits are needed, it takes as many sequences at a time as the logits buffer has rows for.
         """
+        self.timers.num_passes += 1
         wanted = [*hidden.aux, *([hidden.last] if self.proposer.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:

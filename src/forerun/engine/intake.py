@@ -46,7 +46,7 @@ class Intake:
     """Gives seeds to sequences without one of their own."""
     grammars: NewGrammar | None
     encode: Callable[[str], Sequence[int]] | None
-    """Encodes a prediction."""
+    """Encodes a prediction, and words that may not come."""
     ids: Iterator[int] = field(default_factory=count)
 
     def sequences(
@@ -63,7 +63,7 @@ class Intake:
         start_s, first = time.perf_counter(), replace(params)  # which checks it
         self._check(prompt, first)
         grammar, predicted = self._grammar(first), self._predicted_ids(first)
-        room = self.max_len - len(prompt)
+        bad_words, room = self._bad_words(first), self.max_len - len(prompt)
         max_tokens = room if first.max_tokens is None else min(first.max_tokens, room)
         for stream in range(first.n):
             own = first if stream == 0 else replace(first, prompt_logprobs=None)
@@ -71,7 +71,13 @@ class Intake:
             seq = Seq(next(self.ids), list(prompt), own, seed, stream, num_instructions)
             stops = StopChecker(own, max_tokens, self.eos_ids, new_text(own))
             pipeline = LogitsPipeline(
-                own, prompt, noise=seq.noise, eos_ids=self.eos_ids, grammar=grammar
+                own,
+                prompt,
+                noise=seq.noise,
+                eos_ids=self.eos_ids,
+                grammar=grammar,
+                bad_words=bad_words,
+                runs_processors=True,
             )
             prediction = PredictedText(predicted) if predicted else None
             yield SequenceState(seq, stops, pipeline, prediction, start_s=start_s)
@@ -79,7 +85,8 @@ class Intake:
     def _check(self, prompt: Sequence[int], params: SamplingParams) -> None:
         if not prompt:
             raise RequestError("the prompt is empty: give at least one token")
-        self._check_ids((*prompt, *params.logit_bias, *params.stop_token_ids))
+        named = (*params.logit_bias, *params.stop_token_ids, *(params.allowed_token_ids or ()))
+        self._check_ids((*prompt, *named))
         if len(prompt) >= self.max_len:
             raise CapacityError(
                 f"the prompt has {len(prompt)} tokens, the context holds {self.max_len} including the "
@@ -100,6 +107,16 @@ class Intake:
             message = "structured_outputs must be none: this engine has no grammars"
             raise RequestError(message, option="structured_outputs")
         return self.grammars(params.structured_outputs)
+
+    def _bad_words(self, params: SamplingParams) -> list[tuple[int, ...]]:
+        """Encode the words that may not come, each as it stands at the beginning of a text and within one."""
+        if params.bad_words and self.encode is None:
+            raise RequestError("bad_words must be none: this engine has no tokenizer")
+        encode = self.encode or (lambda text: ())
+        words = [word.strip() for word in params.bad_words]
+        return [
+            *dict.fromkeys(tuple(encode(f"{gap}{word}")) for word in words for gap in ("", " "))
+        ]
 
     def _predicted_ids(self, params: SamplingParams) -> Sequence[int]:
         if not params.prediction or params.max_draft == 0:

@@ -9,14 +9,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
+from typing import Any
 
 from forerun.core import tree
 from forerun.core.types import Draft, Outcome
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, repr=False)
 class SpecStats:
     """Counts of one sequence, or of many added up."""
 
@@ -60,6 +61,18 @@ class SpecStats:
         for part in parts:
             counts.add(part)
         return counts
+
+    def __repr__(self) -> str:
+        counts = ", ".join(f"{name}={value}" for name, value in asdict(self).items() if value)
+        return f"SpecStats(tau={self.tau:.2f}{counts and ', '}{counts})"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the counts, `tau` and `acceptance_rate`, as JSON has them.
+
+        >>> SpecStats(passes=2, emitted=5).to_dict()["tau"]
+        2.5
+        """
+        return asdict(self) | {"tau": self.tau, "acceptance_rate": self.acceptance_rate}
 
     @property
     def rejected(self) -> int:

@@ -1,4 +1,4 @@
-"""Vectors of texts, under vLLM's names."""
+"""Vectors of texts and how alike they are, under vLLM's names."""
 
 from __future__ import annotations
 
@@ -8,10 +8,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core.errors import RequestError
 from forerun.core.params import BATCH_PRIORITY, SamplingParams
 from forerun.engine.loop import Request
 
 Vectors = NDArray[np.float32]
+Pooling = Literal["last", "mean", "none"]
+"""The last token's state, the mean of all, or all."""
 _LARGEST = 32760
 """Of whole numbers that fit 16 bits."""
 
@@ -32,6 +35,47 @@ class EmbeddingOutput:
 
 
 @dataclass(frozen=True, slots=True)
+class PoolingOutput:
+    """A text's vector (D,), or those of its tokens (tokens, D), of length 1."""
+
+    data: Vectors
+
+
+@dataclass(frozen=True, slots=True)
+class PoolingRequestOutput:
+    """A prompt and what was made of its states: `outputs.data`."""
+
+    request_id: str
+    outputs: PoolingOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+    @classmethod
+    def of(cls, request: Request) -> PoolingRequestOutput:
+        """Return the vectors of a request that was read with `params`."""
+        rows = normalized(request.runs[0].states())
+        data = rows if request.runs[0].seq.params.pooling == "none" else rows[0]
+        return cls(request.id, PoolingOutput(data), request.output().prompt_token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringOutput:
+    """How alike two texts are: the cosine of the angle between their vectors."""
+
+    score: float
+
+
+@dataclass(frozen=True, slots=True)
+class ScoringRequestOutput:
+    """A pair of texts and how alike they are: `outputs.score`."""
+
+    request_id: str
+    outputs: ScoringOutput
+    prompt_token_ids: list[int]
+    finished: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class EmbeddingRequestOutput:
     """A prompt and its vector: `outputs.embedding`."""
 
@@ -47,7 +91,7 @@ class EmbeddingRequestOutput:
         return cls(request.id, EmbeddingOutput(_vector(request).tolist()), tokens)
 
 
-def params(pooling: Literal["last", "mean", "none"], priority: int | None = None) -> SamplingParams:
+def params(pooling: Pooling, priority: int | None = None) -> SamplingParams:
     """Return what a prompt is read with for its states. Raises RequestError for a pooling that is none."""
     return SamplingParams(
         temperature=0.0,
@@ -69,3 +113,23 @@ def normalized(rows: Vectors, p: int = 2) -> Vectors:
 
 def _vector(request: Request) -> Vectors:
     return normalized(request.runs[0].states())[0]  # type: ignore[no-any-return]
+
+
+def scores(
+    firsts: list[EmbeddingRequestOutput], seconds: list[EmbeddingRequestOutput]
+) -> list[ScoringRequestOutput]:
+    """Compare texts pair by pair; one is compared with all others. Raises RequestError for other numbers of them."""
+    if len(firsts) == 1:
+        firsts = firsts * len(seconds)
+    if len(firsts) != len(seconds):
+        raise RequestError(
+            f"{len(firsts)} and {len(seconds)} texts cannot be compared: give one, or as many of both"
+        )
+    return [
+        ScoringRequestOutput(
+            f"{a.request_id}-{b.request_id}",
+            ScoringOutput(float(np.dot(a.outputs.embedding, b.outputs.embedding))),
+            [*a.prompt_token_ids, *b.prompt_token_ids],
+        )
+        for a, b in zip(firsts, seconds, strict=True)
+    ]

@@ -35,7 +35,7 @@ def main() -> None:
     background.watch("forerun-pull-input", _end_with_input)
     name = sys.argv[1]
     try:
-        found = HubName.parse(name)
+        found = names.hub_name(name)
         _say(status="pulling manifest")
         if found is not None:
             _pull_files(name, found)

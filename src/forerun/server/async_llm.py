@@ -11,19 +11,19 @@ from __future__ import annotations
 
 import asyncio
 import weakref
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Self, Unpack
 
+from forerun.compat import calls
 from forerun.compat.chats import ChatForm, stopped_behind_thought
 from forerun.compat.keywords import Keywords
 from forerun.core.config import DEFAULT_MODEL, EngineConfig
 from forerun.core.params import SamplingParams
-from forerun.core.types import Event
 from forerun.engine.outputs import RequestOutput, parsed
 from forerun.llm import LLM
-from forerun.server.async_request import AsyncRequest, StreamEvent
+from forerun.server.async_request import AsyncRequest
+from forerun.server.async_stream import AsyncAnswer, AsyncStream
 from forerun.server.worker import Worker
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import Encoded, Prompt, encode, encode_chat
@@ -44,6 +44,7 @@ class AsyncLLM:
         self._is_own = not isinstance(model, LLM)
         self._worker = Worker(_loader(model, overrides))
         self._worker.start()
+        self._named = weakref.WeakValueDictionary[str, AsyncAnswer]()
         self._finalizer = weakref.finalize(
             self, self._worker.close, 0
         )  # the thread holds the model
@@ -64,14 +65,33 @@ class AsyncLLM:
             lambda: self._submit(lambda llm: encode(prompt, llm.tokenizer), sampling_params)
         )
 
-    async def generate(
-        self, prompt: Prompt, sampling_params: SamplingParams | None = None
-    ) -> RequestOutput:
-        """Complete one prompt to the end; `asyncio.gather` of several runs them together.
+    def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: SamplingParams | None = None,
+        request_id: str | None = None,
+        **others: object,
+    ) -> AsyncAnswer:
+        """Complete one prompt: awaited, to the end; in `async for`, output by output as it grows, like vLLM's.
 
-        Cancelling the task ends the request. Raises RequestError, CapacityError.
+        What those hold says `output_kind`. `asyncio.gather` of several runs them together. Cancelling the task ends
+        the request, and so does `abort`. Raises RequestError, CapacityError.
         """
-        return await self._output(lambda llm: encode(prompt, llm.tokenizer), sampling_params)
+        calls.check(self.generate, others)
+        kind = (sampling_params or SamplingParams()).output_kind
+        answer = AsyncAnswer(
+            lambda: self._submit(lambda llm: encode(prompt, llm.tokenizer), sampling_params),
+            kind,
+            request_id,
+        )
+        if request_id is not None:
+            self._named[request_id] = answer
+        return answer
+
+    async def abort(self, request_id: str) -> None:
+        """End a request of `generate` before the engine's next step; harmless if there is none of that id."""
+        if (answer := self._named.get(request_id)) is not None:
+            await answer.aclose()
 
     async def chat(
         self,
@@ -83,7 +103,7 @@ class AsyncLLM:
         chat_template_kwargs: Mapping[str, object] | None = None,
         tool_choice: str | Mapping[str, object] | None = None,
         parallel_tool_calls: bool | None = None,
-        response_format: Mapping[str, object] | None = None,
+        response_format: Mapping[str, object] | type | None = None,
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,
     ) -> RequestOutput:
@@ -146,44 +166,6 @@ class AsyncLLM:
         await request.accepted()
         await request.compiled()
         return request
-
-
-class AsyncStream(AsyncIterator[Event]):
-    """The events of a request, which ends when this does: by `aclose`, or when it is garbage-collected."""
-
-    def __init__(self, submit: Callable[[], Awaitable[AsyncRequest]]) -> None:
-        """`submit` is called with the first event."""
-        self._submit = submit
-        self._request: AsyncRequest | None = None
-        self._batches: AsyncIterator[list[StreamEvent]] | None = None
-        self._waiting: deque[Event] = deque()
-        self._is_closed = False
-
-    async def __anext__(self) -> Event:
-        if self._is_closed:
-            raise StopAsyncIteration
-        try:
-            if self._batches is None:
-                self._request = await self._submit()
-                self._batches = self._request.events()
-            while not self._waiting:
-                self._waiting.extend(one.event for one in await anext(self._batches))
-        except BaseException:
-            self._end()
-            raise
-        return self._waiting.popleft()
-
-    async def aclose(self) -> None:
-        """End the request before the engine's next step; harmless if it has ended."""
-        self._end()
-
-    def __del__(self) -> None:
-        self._end()
-
-    def _end(self) -> None:
-        self._is_closed = True
-        if self._request is not None:
-            self._request.cancel()
 
 
 def _loader(model: str | EngineConfig | LLM, overrides: Keywords) -> Callable[[], LLM]:

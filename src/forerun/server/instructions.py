@@ -31,6 +31,14 @@ FIELDS = (
 )
 """Fields that the template reads, besides messages, tools and its own variables."""
 SAID = {"role": "user", "content": "..."}
+ALSO: Mapping[str, tuple[str, ...]] = {
+    "claude": ("claude-cli",),
+    "codex": ("codex-tui", "codex_cli_rs", "codex_exec"),
+    "cline": ("ai-sdk",),
+    "qwen": ("qwencode", "qwen-code"),
+    "continue": ("continue-cli", "openai"),
+}
+"""What people call clients, and how those call themselves."""
 _NAME = re.compile(r"[\w.-]{1,40}", re.ASCII)
 _log = logging.getLogger(__name__)
 
@@ -92,6 +100,14 @@ def client_of(agent: str) -> str | None:
     return found[0].lower().strip(".") or None if found else None
 
 
+def newest(given: str) -> str | None:
+    """Return how the client of a name that people say called itself when it sent something last; None if never."""
+    names = [given, *ALSO.get(given, ())]
+    found = files.regular(folder() / f"{name}.json" for name in names)
+    newest = max(found, key=lambda each: each[1].st_mtime_ns, default=None)
+    return None if newest is None else newest[0].stem
+
+
 def read(given: str) -> dict[str, Any]:
     """Read the body of a file, or what a client of that name sent last. Raises LoadError.
 
@@ -100,9 +116,10 @@ def read(given: str) -> dict[str, Any]:
     path = expanded(given)
     if not path.is_file():
         known = sorted(each.stem for each in folder().glob("*.json"))
+        given = newest(given) or given
         if given not in known:
             raise LoadError(
-                f"{unknown('client', given, known)}; or give a file of messages"
+                f"{unknown('client', given, known, ALSO)}; or give a file of messages"
                 if known
                 else f"there is no file {short_repr(given)}, and no client has sent a request yet: start "
                 "`forerun serve` and send one"

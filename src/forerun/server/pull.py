@@ -10,7 +10,7 @@ from typing import Any
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.hub import pulling
+from forerun.hub import pulling, shortnames
 from forerun.hub.hugging_face import HubName
 from forerun.server.api.ollama import ShowRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
@@ -53,10 +53,12 @@ def _is_fetched(served: ServedModels, asked: str | None) -> bool:
     if len(asked) > MAX_NAME or not asked.isprintable():
         what = f"the name of a model, printable and of at most {MAX_NAME} letters"
         raise must_be("model", what, asked)
-    if HubName.parse(asked) is None:
+    may_fetch = served.config.allow_pull or served.config.api_key is not None
+    # A short name such as llama3.2 is also what one model answers to.
+    if HubName.parse(asked) is None and not (may_fetch and shortnames.find(asked)):
         served.named(asked).name(asked)  # one model answers to any name
         return False
-    if not served.config.allow_pull and served.config.api_key is None:
+    if not may_fetch:
         raise ApiError(
             403,
             "clients may not download models: start the server with --allow-pull or an API key (--api-key-file), "

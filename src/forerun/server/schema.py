@@ -29,7 +29,7 @@ from forerun.compat.tools import CHOICES
 from forerun.core import options
 from forerun.core.config import AUTO
 from forerun.core.errors import RequestError, given_as, short_repr
-from forerun.core.params import MAX_IDS, SamplingParams
+from forerun.core.params import MAX_IDS, MAX_LOGPROBS, SamplingParams
 from forerun.server.errors import ApiError, invalid, must_be, of_exception
 from forerun.server.openapi import TEXT, list_of, object_of
 
@@ -98,13 +98,17 @@ class Speculative(NestedFields):
 _TYPES: Mapping[str, Any] = {
     "stop": str | list[str],
     "stop_token_ids": list[int],
+    "allowed_token_ids": list[int],
+    "bad_words": list[str],
     "samplers": list[str],
     "logit_bias": dict[str, float],
     "structured_outputs": dict[str, Any],
     "prediction": str | Prediction,
 }
 """Of fields that JSON writes otherwise."""
-_ELSEWHERE = ("logprobs", "detokenize", "pooling", "stop_behind")
+_ELSEWHERE = (
+    *("logprobs", "detokenize", "pooling", "stop_behind", "logits_processors", "output_kind"),
+)
 """Fields that not every route has, or none."""
 _WHOLE = "a whole number"
 _WORDS: Mapping[str, str] = {
@@ -245,6 +249,7 @@ class AnswerRequest(RequestBody):
             given["structured_outputs"] = form
         try:
             with given_as(self._typed):
+                _check_scores(given)
                 return dataclasses.replace(defaults, **given)
         except RequestError as error:
             raise of_exception(error) from error
@@ -264,6 +269,14 @@ class AnswerRequest(RequestBody):
     def scores(self) -> dict[str, int | None]:
         """Return the log-probabilities that are asked for, as fields of SamplingParams."""
         raise NotImplementedError
+
+
+def _check_scores(given: Mapping[str, Any]) -> None:
+    """Raise RequestError where the scores of all tokens are asked for: no answer is so long."""
+    for name in ("logprobs", "prompt_logprobs"):
+        if isinstance(value := given.get(name), int) and value < 0:
+            message = f"{name} must be from 0 to {MAX_LOGPROBS}, or none, got {value}"
+            raise RequestError(message, option=name)
 
 
 if TYPE_CHECKING:

@@ -62,8 +62,10 @@ def is_message(value: object) -> bool:
     return isinstance(value, Mapping) and "role" in value
 
 
-def encode(prompt: Prompt, tokenizer: Tokenizer) -> Encoded:
+def encode(prompt: Prompt | Encoded, tokenizer: Tokenizer) -> Encoded:
     """Return the token ids of one prompt; chat messages go through the model's template. Raises RequestError."""
+    if isinstance(prompt, Encoded):
+        return prompt
     if isinstance(prompt, str):
         return Encoded(tokenizer.encode(prompt), prompt)
     if isinstance(prompt, Mapping):

@@ -15,7 +15,15 @@ from tests.journeys.test_command_line import COMMANDS as OF_THE_ENGINE
 
 COMMANDS = (
     *("tune", "check-drafter", "bench"),
-    *("bench memory", "bench kernels", "bench report", "bench share", "eval", "eval ppl"),
+    *(
+        "bench memory",
+        "bench kernels",
+        "bench report",
+        "bench diff",
+        "bench share",
+        "eval",
+        "eval ppl",
+    ),
     *("eval fidelity", "train", "train table", "train data"),
     *("train drafter", "train draft-model", "trim-vocab", "export-drafter", "quantize"),
 )

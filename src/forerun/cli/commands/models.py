@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from forerun.cli import options as opt
 
 if TYPE_CHECKING:
+    from forerun.hub.machine import Measured
     from forerun.hub.shortnames import ShortName
 
 _FITS = {True: "yes", False: "no", None: "?"}
@@ -38,23 +39,28 @@ class Row:
 def command(as_json: bool) -> None:
     """List models: known by name, in the cache, in the Hugging Face cache; and the disk they take.
 
-    Then names that can be fetched, with what fits this machine's free memory, and what drafts for each.
+    Then names that can be fetched, with what fits this machine's free memory, what drafts for each, and the speed to
+    expect, once `forerun bench kernels` was run here.
     """
     from forerun.cli import console
-    from forerun.hub import shortnames
+    from forerun.hub import machine, shortnames
     from forerun.system.device import available_nbytes
 
     models, names, nbytes = rows(), shortnames.table(), available_nbytes()
+    measured = machine.read()
     if as_json:
-        documents = [asdict(each) | _for_this_machine(each, nbytes) for each in names]
+        documents = [asdict(each) | _for_this_machine(each, nbytes, measured) for each in names]
         console.print_json({"models": [row.document() for row in models], "names": documents})
         return
     _print(models)
-    _print_names(names, nbytes)
+    _print_names(names, nbytes, measured)
 
 
-def _for_this_machine(name: ShortName, nbytes: int | None) -> dict[str, object]:
-    return {"fits": name.fits(nbytes), "drafter": name.drafter()}
+def _for_this_machine(
+    name: ShortName, nbytes: int | None, measured: Measured | None
+) -> dict[str, object]:
+    speed = None if measured is None else round(measured.tok_s(name.nbytes), 1)
+    return {"fits": name.fits(nbytes), "drafter": name.drafter(), "expected_tok_s": speed}
 
 
 def rows() -> list[Row]:
@@ -91,21 +97,32 @@ def _print(models: Sequence[Row]) -> None:
     out.print("forerun rm NAME deletes a model")
 
 
-def _print_names(names: Sequence[ShortName], nbytes: int | None) -> None:
+def _print_names(names: Sequence[ShortName], nbytes: int | None, measured: Measured | None) -> None:
     from huggingface_hub import constants
 
     from forerun.cli import tables
     from forerun.core import sizes
 
-    columns = ("name", "GB", "fits", "licence", "drafter")
+    columns = ["name", "GB", "fits", "licence", "drafter"]
     lines = [
-        (each.name, f"{each.gb:.1f}", _FITS[each.fits(nbytes)], each.licence, each.drafter())
+        [each.name, f"{each.gb:.1f}", _FITS[each.fits(nbytes)], each.licence, each.drafter()]
         for each in names
     ]
+    if measured is not None:
+        columns.insert(2, "tok/s")
+        for line, each in zip(lines, names, strict=True):
+            line.insert(2, f"{measured.tok_s(each.nbytes):.1f}")
     free = "" if nbytes is None else f" ({sizes.format_size(nbytes)} of memory are free)"
     out = tables.report()
     out.print(f"\nNames that forerun pull fetches from the Hugging Face Hub{free}:\n")
     out.print(tables.table(columns, lines, num_left=len(columns)))
     out.print("ships: drafts at once. published: forerun pull NAME --drafter fetches it.")
+    if measured is None:
+        out.print("forerun bench kernels measures this machine: then the speed to expect is here.")
+    else:
+        out.print(
+            f"tok/s: without drafts, at the {measured.gb_s:.1f} GB/s that bench kernels measured of {measured.model}; "
+            "mixtures of experts read less of their weights and are faster."
+        )
     if constants.HF_HUB_OFFLINE:
         out.print("HF_HUB_OFFLINE is set: nothing is fetched.")

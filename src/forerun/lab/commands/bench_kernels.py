@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.hub import machine
 from forerun.lab import provenance
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
@@ -77,4 +81,14 @@ def command(
         "provenance": provenance.origin(config, llm, context=context, repeats=repeats),
         **timings.document(),
     }
+    _keep(document)
     publish(document, lambda: kernels.show(document), as_json=as_json, out=out)
+
+
+def _keep(document: Mapping[str, Any]) -> None:
+    """Keep the bytes a second of plain decoding, for `forerun models`; without a disk nothing is said of it."""
+    one = next((row for row in document["rows"] if row["k"] == row["num_seqs"] == 1), None)
+    if one is not None and one.get("gb_s"):
+        measured = machine.Measured(str(document["model"]), float(one["gb_s"]))
+        with suppress(OSError):
+            machine.keep(measured, float(document["weights_mb"]) * 1e6)

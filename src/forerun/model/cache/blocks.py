@@ -90,6 +90,12 @@ class BlockPool:
         self.num_evicted += len(evicted)
         return len(evicted)
 
+    def clear(self) -> int:
+        """Make all idle blocks free, so that nothing of them is found again; return how many there were."""
+        count = self.evict(self.num_idle)
+        self.num_evicted -= count  # none had run out
+        return count
+
     def incref(self, block: int) -> None:
         """Count one more sequence that uses a block, which is used or idle."""
         if self._ref_counts[block] == 0:

@@ -8,7 +8,15 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 
 import forerun
-from forerun.core.params import SamplingParams
+from forerun.compat.documents import (
+    Places,
+    chat_logprobs,
+    completion_logprobs,
+    delta_of,
+    message_of,
+    reason_of,
+    text_of,
+)
 from forerun.core.types import Event, FinishReason, TokenLogprob
 from forerun.engine.loop import Request
 from forerun.engine.outputs import RequestOutput
@@ -18,8 +26,6 @@ from forerun.server.schema import AnswerRequest, StreamOptions
 from forerun.server.service import Service
 from forerun.server.writer import Document, NewParser, Writer, prompt_progress, usage
 from forerun.text.parsing.parser import PlainParser
-from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
-from forerun.text.tokenizer import TextStream, Tokenizer
 
 
 class OpenAIWriter(Writer):
@@ -48,7 +54,7 @@ class OpenAIWriter(Writer):
             "model": self.model,
             "system_fingerprint": f"forerun-{forerun.__version__}",
         }
-        self._places: dict[int, _Places] = {}
+        self._places: dict[int, Places] = {}
         """Of completions that have begun."""
 
     def document(self) -> Document:
@@ -122,7 +128,7 @@ class OpenAIWriter(Writer):
         """Write what a chunk adds to a choice."""
         event, index, run = step.event, step.completion, self.running.runs[step.completion]
         is_first = index not in self._places
-        places = self._places.setdefault(index, _Places(self.llm.tokenizer, run.seq.params))
+        places = self._places.setdefault(index, Places(self.llm.tokenizer, run.seq.params))
         logprobs, text, reason = None, event.text, event.finish_reason
         if event.logprobs:
             scored = _shown(run, event.logprobs) if event.finish_reason else event.logprobs
@@ -138,9 +144,11 @@ class OpenAIWriter(Writer):
         has_prompt = is_first and not self.is_chat
         if not (parts or logprobs or reason or has_prompt or self.with_ids or with_pieces):
             return None
-        content = {"delta": _delta(parts, num_calls)} if self.is_chat else {"text": _text(parts)}
+        content = (
+            {"delta": delta_of(parts, num_calls)} if self.is_chat else {"text": text_of(parts)}
+        )
         choice: Document = {"index": index, **content, "logprobs": logprobs}
-        choice["finish_reason"] = _reason(reason, parser.num_calls)
+        choice["finish_reason"] = reason_of(reason, parser.num_calls)
         if reason is not None:
             choice["stop_reason"] = run.stops.stop_reason
         if with_pieces:
@@ -156,7 +164,7 @@ class OpenAIWriter(Writer):
         choices, output = [], handle.output()
         for i, (one, run) in enumerate(zip(output.outputs, handle.runs, strict=True), start):
             shown = _shown(run, run.logprobs)
-            places = _Places(self.llm.tokenizer, run.seq.params)
+            places = Places(self.llm.tokenizer, run.seq.params)
             logprobs = None if one.logprobs is None else self._logprobs(shown, places)
             text = one.text
             if self.with_prompt:
@@ -167,9 +175,9 @@ class OpenAIWriter(Writer):
             parser = self.parsers[i]
             is_cut = one.finish_reason is FinishReason.LENGTH
             parts = parser.read(text, is_last=True, is_cut=is_cut)
-            content = {"message": _message(parts)} if self.is_chat else {"text": _text(parts)}
+            content = {"message": message_of(parts)} if self.is_chat else {"text": text_of(parts)}
             choice: Document = {"index": i, **content, "logprobs": logprobs}
-            choice["finish_reason"] = _reason(one.finish_reason, parser.num_calls)
+            choice["finish_reason"] = reason_of(one.finish_reason, parser.num_calls)
             choice["stop_reason"] = one.stop_reason
             if not self.is_chat:
                 choice |= self._of_prompt(output)
@@ -198,39 +206,12 @@ class OpenAIWriter(Writer):
             return output.prompt
         return "".join(map(self.llm.tokenizer.text_of, output.prompt_token_ids))
 
-    def _logprobs(self, scored: Sequence[TokenLogprob], places: _Places) -> Document:
+    def _logprobs(self, scored: Sequence[TokenLogprob], places: Places) -> Document:
         """Write log-probabilities, and where the tokens' texts begin."""
+        tokenizer = self.llm.tokenizer
         if self.is_chat:
-            return {"content": [self._chat_logprob(one) for one in scored]}
-        return {
-            "tokens": [self.llm.tokenizer.text_of(one.token_id) for one in scored],
-            "token_logprobs": [one.logprob for one in scored],
-            "top_logprobs": [self._tops(one) for one in scored],
-            "text_offset": [places.next(one.token_id) for one in scored],
-        }
-
-    def _tops(self, one: TokenLogprob) -> Document:
-        """Write the likeliest tokens by their texts, and by their ids where another one has the same text."""
-        own, found = self.llm.tokenizer.text_of(one.token_id), dict[str, float]()
-        others = [pair for pair in one.top if pair[0] != one.token_id]
-        pairs = one.top if len(others) < len(one.top) else (*one.top, (one.token_id, one.logprob))
-        for token, value in pairs:
-            text = self.llm.tokenizer.text_of(token)
-            is_taken = token != one.token_id and (text == own or text in found)
-            found[f"token_id:{token}" if is_taken else text] = value
-        return found
-
-    def _chat_logprob(self, one: TokenLogprob) -> Document:
-        def entry(token: int, value: float) -> Document:
-            spelled = self.llm.tokenizer.token_bytes(token)
-            return {
-                "token": self.llm.tokenizer.text_of(token),
-                "logprob": value,
-                "bytes": None if spelled is None else [*spelled],
-            }
-
-        top = [entry(token, value) for token, value in one.top]
-        return entry(one.token_id, one.logprob) | {"top_logprobs": top}
+            return chat_logprobs(tokenizer, scored)
+        return completion_logprobs(tokenizer, scored, places)
 
     def _echoed(
         self, output: RequestOutput, scored: Sequence[TokenLogprob], answer: Document
@@ -238,78 +219,13 @@ class OpenAIWriter(Writer):
         """Put the prompt's log-probabilities before the answer's; the first token has none."""
         tokenizer, token = self.llm.tokenizer, output.prompt_token_ids[0]
         text, first = self._prompt_text(output), tokenizer.text_of(token)
-        places = _Places(tokenizer)
+        places = Places(tokenizer)
         if text.startswith(first):  # else it is a BOS token that the text does not have
             places.next(token)
         made = self._logprobs(scored, places)
         before = {"tokens": first, "token_logprobs": None, "top_logprobs": None, "text_offset": 0}
         answer["text_offset"] = [len(text) + at for at in answer["text_offset"]]
         return {name: [before[name], *made[name], *values] for name, values in answer.items()}
-
-
-class _Places:
-    """Where the texts of tokens begin in the text that they make: parts of a character at that character."""
-
-    def __init__(self, tokenizer: Tokenizer, params: SamplingParams | None = None) -> None:
-        """Without `params` control tokens are part of the text."""
-        hides = params is not None and params.skip_special_tokens
-        self._stream, self._at = TextStream(tokenizer, skip_special=hides), 0
-
-    def next(self, token: int) -> int:
-        """Return where the text of one more token begins."""
-        at = self._at
-        self._at += len(self._stream.push([token]))
-        return at
-
-
-def _text(parts: Sequence[Part], kind: type[ContentPart | ReasoningPart] = ContentPart) -> str:
-    return "".join(part.text for part in parts if isinstance(part, kind))
-
-
-def _delta(parts: Sequence[Part], num_calls: int) -> Document:
-    """Write what a chat's chunk adds to its message, of which `num_calls` calls had begun before.
-
-    Reasoning has the names of llama-server and DeepSeek and of vLLM.
-    """
-    text, reasoning, calls = _text(parts), _text(parts, ReasoningPart), _calls(parts, num_calls)
-    delta: Document = {}
-    if reasoning:
-        delta |= {"reasoning_content": reasoning, "reasoning": reasoning}
-    if text:
-        delta["content"] = text
-    return delta | ({"tool_calls": calls} if calls else {})
-
-
-def _message(parts: Sequence[Part]) -> Document:
-    """Write a chat's whole message."""
-    delta = _delta(parts, 0)
-    calls = delta.get("tool_calls", ())
-    text = delta.pop("content", None if calls else "")
-    for call in calls:
-        del call["index"]
-    return {"role": "assistant", "content": text, "refusal": None, **delta}
-
-
-def _calls(parts: Sequence[Part], index: int) -> list[Document]:
-    """Write one entry a call, the first new one with this index: clients look for no second one in a chunk."""
-    calls: dict[int, Document] = {}
-    index -= 1
-    for part in parts:
-        if isinstance(part, CallPart):
-            index += 1
-            function = {"name": part.name, "arguments": ""}
-            calls[index] = {"index": index, "id": part.id, "type": "function", "function": function}
-        elif isinstance(part, ArgumentsPart):
-            call = calls.setdefault(index, {"index": index, "function": {"arguments": ""}})
-            call["function"]["arguments"] += part.text
-    return [*calls.values()]
-
-
-def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
-    """Say why a completion ended, by OpenAI's names."""
-    if reason is FinishReason.STOP and num_calls:
-        return "tool_calls"
-    return None if reason is None else reason.value
 
 
 def _shown(run: SequenceState, scored: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:

@@ -6,6 +6,7 @@ import { Composer } from "./composer.js";
 import { make } from "./render.js";
 import { askKey, Served } from "./served.js";
 import { Settings } from "./settings.js";
+import { listen } from "./shortcuts.js";
 import { Side } from "./side.js";
 import * as store from "./store.js";
 import { TurnView } from "./turns.js";
@@ -298,7 +299,22 @@ document.addEventListener("keydown", (event) => {
   if (running.has(chat.id)) stop();
   else document.body.classList.remove("side-open");
 });
-byId("new").addEventListener("click", () => open(store.newChat(settings.values.system)));
+const begin = () => open(store.newChat(settings.values.system));
+byId("new").addEventListener("click", begin);
+listen({
+  new: begin,
+  search: () => {
+    document.body.classList.add("side-open");
+    byId("search").focus();
+  },
+  write: () => composer.focus(),
+  copy: async () => {
+    const last = branches.path(chat).findLast((turn) => turn.role === "assistant" && turn.text);
+    if (!last) return;
+    await navigator.clipboard?.writeText(last.text);
+    byId("said").textContent = "The answer is copied.";
+  },
+}, make);
 byId("open-side").addEventListener("click", () => document.body.classList.toggle("side-open"));
 byId("close-side").addEventListener("click", () => document.body.classList.remove("side-open"));
 byId("shade").addEventListener("click", () => settings.set("tint", !settings.values.tint));

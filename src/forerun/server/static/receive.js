@@ -19,6 +19,17 @@ export function body(turns, system, fields, goesOn = false) {
   };
 }
 
+/** The fields of a request for what was written of the answer's form. Throws a SyntaxError for a schema that is none. */
+export function form({ stop = "", schema = "", thinking = "" }) {
+  const lines = stop.split("\n").filter(Boolean);
+  const asked = schema.trim() && { type: "json_schema", json_schema: { name: "answer", schema: JSON.parse(schema) } };
+  return {
+    ...(lines.length ? { stop: lines } : {}),
+    ...(asked ? { response_format: asked } : {}),
+    ...(thinking ? { enable_thinking: thinking === "on" } : {}),
+  };
+}
+
 /** Fill `turn` with the answer; `onchange` is called with each chunk. Throws what ended it early. */
 export async function follow(turn, request, signal, onchange) {
   const pieces = new Pieces();

@@ -1,5 +1,6 @@
 // The panel with the system prompt, sampling and drafting; kept as it is changed.
 
+import { form } from "./receive.js";
 import { make } from "./render.js";
 import { saveSettings, settings as stored } from "./store.js";
 
@@ -12,6 +13,8 @@ const FIELDS = [
   { name: "max_tokens", label: "Max tokens", min: 1, step: "1" },
   { name: "seed", label: "Seed", min: 0, step: "1" },
 ];
+
+const TEXTS = ["stop", "schema", "thinking"];
 
 const byId = (id) => document.getElementById(id);
 
@@ -26,9 +29,10 @@ export class Settings {
     for (const name of ["drafting", "tint"]) {
       byId(name).addEventListener("change", () => this.set(name, byId(name).checked));
     }
+    for (const name of TEXTS) byId(name).addEventListener("input", () => this.write(name));
     byId("system").addEventListener("input", () => this.say(byId("system").value));
     byId("reset").addEventListener("click", () => {
-      this.values = { ...this.values, drafting: true, tint: true, sampling: {} };
+      this.values = { ...this.values, drafting: true, tint: true, sampling: {}, form: {} };
       this.say("");
       this.fill();
     });
@@ -56,6 +60,19 @@ export class Settings {
     return input;
   }
 
+  write(name) {
+    const input = byId(name);
+    const written = { ...this.values.form, [name]: input.value };
+    let trouble = "";
+    try {
+      form(written);
+    } catch {
+      trouble = "This is not JSON: it is not sent.";
+    }
+    byId("schema").setCustomValidity(trouble);
+    this.set("form", trouble ? { ...written, schema: "" } : written);
+  }
+
   set(name, value) {
     this.values = { ...this.values, [name]: value };
     this.changed();
@@ -75,6 +92,8 @@ export class Settings {
   fill() {
     byId("system").value = this.system.get();
     for (const name of ["drafting", "tint"]) byId(name).checked = this.values[name];
+    for (const name of TEXTS) byId(name).value = this.values.form?.[name] ?? "";
+    byId("schema").setCustomValidity("");
     for (const input of this.inputs) input.value = this.values.sampling[input.name] ?? "";
   }
 
@@ -85,6 +104,6 @@ export class Settings {
 
   /** The fields that a request is sent with. */
   request() {
-    return { ...this.values.sampling, ...(this.values.drafting ? {} : { speculative: { drafter: "none" } }) };
+    return { ...this.values.sampling, ...form(this.values.form ?? {}), ...(this.values.drafting ? {} : { speculative: { drafter: "none" } }) };
   }
 }
