@@ -95,7 +95,9 @@ def read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise ConfigError(f"{path} is not a receipt: {error}") from error
+        raise ConfigError(
+            f"{path} is not a receipt ({error}): forerun verify --receipt writes one"
+        ) from error
     if not isinstance(found, dict) or found.get("receipt") != 1:
         raise ConfigError(f"{path} is not a receipt: forerun verify --receipt writes one")
     return found
