@@ -169,6 +169,19 @@ def test_it_is_within_two_percent_of_who_knows_all_costs_and_chances(world):
     assert fmean(shares) >= 0.98
 
 
+@pytest.mark.parametrize(
+    ("passes", "best", "gain"),
+    [(AVX2, 3, 1.2), (FLAT, 7, 1.0), (CostCurve({1: 1.0, 16: 1.0}), 15, 1.04)],
+    ids=["two cores", "eight", "sixteen"],
+)
+def test_how_many_of_fifteen_nodes_are_verified_follows_the_price_of_rows(passes, best, gain):
+    """Nearly as fast as the best fixed size, and faster than the seven nodes of a drafter that is not cut."""
+    world = partial(Trees, passes=passes, nodes=15)
+    rate, fixed, seven = (world().run(c, 1000) for c in (Adaptive(63), Fixed(best), Fixed(7)))
+    assert rate >= 0.98 * fixed
+    assert rate >= gain * seven
+
+
 @pytest.mark.parametrize("world", WORLDS)
 def test_the_first_64_tokens_of_a_process_are_drafted_in_nearly_full(world):
     """Against the best fixed size, in the same steps, over twenty processes."""
