@@ -157,18 +157,18 @@ std::vector<Segment> segments_of(nb::sequence segments) {
 
 void forward(Decoder& self, Cache& cache, nb::sequence segments,
              std::optional<Array2<const float>> inputs, const Array2<float>& hidden,
-             const std::vector<int>& taps, const Array3<float>& tapped) {
+             const std::vector<int>& aux_layers, const Array3<float>& aux) {
     const std::vector<Segment> read = segments_of(segments);
     std::size_t num_rows = 0;
     for (const Segment& s : read) num_rows += std::max(0, s.stop - s.first);
     const std::size_t width = self.shape().hidden_size;
     need_shape(hidden, {num_rows, width}, "hidden must be (rows, hidden size)");
     if (inputs) need_shape(*inputs, {num_rows, width}, "inputs must be (rows, hidden size)");
-    if (!taps.empty())
-        need_shape(tapped, {taps.size(), num_rows, width},
-                   "taps must be (layers, rows, hidden size)");
+    if (!aux_layers.empty())
+        need_shape(aux, {aux_layers.size(), num_rows, width},
+                   "aux must be (layers, rows, hidden size)");
     GilRelease unlocked;
-    self.forward(cache, read, data(inputs), hidden.data(), taps, tapped.data());
+    self.forward(cache, read, data(inputs), hidden.data(), aux_layers, aux.data());
 }
 
 int num_rows_of(const Array2<const float>& rows, int width) {
@@ -258,7 +258,7 @@ void exchange(Ranks& self, const Array1<const float>& own, const Array2<float>& 
 
 const Linear& matrix(const Decoder& self, const std::string& name) {
     const Linear& linear = self.packed(name).linear;
-    need(linear.tiles, name + " is no matrix that was set");
+    need(linear.tiles, name + " is not a matrix that was set");
     return linear;
 }
 
@@ -328,7 +328,7 @@ void bind_decoder(nb::module_& m) {
         .def("check", &Decoder::check)
         .def("embed", &embed, "ids"_a.noconvert(), "rows"_a.noconvert())
         .def("forward", &forward, "cache"_a, "segments"_a, "inputs"_a.none(),
-             "hidden"_a.noconvert(), "taps"_a, "tapped"_a.noconvert())
+             "hidden"_a.noconvert(), "aux_layers"_a, "aux"_a.noconvert())
         .def(
             "phases",
             [](Decoder& self, Cache& cache, nb::sequence segments) {

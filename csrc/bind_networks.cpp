@@ -42,7 +42,7 @@ void set_norm(DraftNetwork& self, const std::string& name, const Array1<const fl
 // The weights of a matrix as the kernels mean them: for tests.
 void unpack(const DraftNetwork& self, const std::string& name, const Array2<float>& out) {
     const Packed* packed = self.find(name);
-    need(packed && packed->linear.tiles, name + " is no matrix that was set");
+    need(packed && packed->linear.tiles, name + " is not a matrix that was set");
     const Linear& linear = packed->linear;
     need(out.shape(0) == std::size_t(linear.num_out) && out.shape(1) == std::size_t(linear.num_in),
          "out has the wrong shape");
@@ -199,13 +199,13 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     return nb::make_tuple(guessed, taken, said);
 }
 
-void feed(LayeredNetwork& self, int slot, const std::vector<int>& tokens,
+void prefill(LayeredNetwork& self, int slot, const std::vector<int>& tokens,
           const Array2<const float>& states) {
-    const std::size_t width = static_cast<std::size_t>(self.shape().num_taps) * self.shape().state_size;
+    const std::size_t width = static_cast<std::size_t>(self.shape().num_aux_layers) * self.shape().state_size;
     need(states.shape(0) == tokens.size() && states.shape(1) == width,
          "states must be (tokens, layers that are read x state size)");
     GilRelease unlocked;
-    self.feed(slot, tokens, states.data());
+    self.prefill(slot, tokens, states.data());
 }
 
 }  // namespace
@@ -240,7 +240,7 @@ void bind_networks(nb::module_& m) {
             "who"_a, "num_steps"_a, "min_doubt"_a = 0.0, "share"_a = 1.0, "temperature"_a = 1.0f,
             "knows_paths"_a = false, "rows"_a = nb::none(), "states"_a.noconvert() = nb::none());
 
-    nb::class_<Trace>(m, "Trace", "What partners said while a tree grew, for who learns from the tokens that came.")
+    nb::class_<Trace>(m, "Trace", "What partners proposed while a tree grew, to learn from the tokens that followed.")
         .def(
             "judged",
             [](const Trace& self, const std::vector<int>& tokens) {
@@ -300,7 +300,7 @@ void bind_networks(nb::module_& m) {
             "frequencies"_a.noconvert())
         .def("clear", &LayeredNetwork::clear, "slot"_a)
         .def("reuse", &LayeredNetwork::reuse, "slot"_a, "source"_a, "rows"_a)
-        .def("feed", &feed, "slot"_a, "tokens"_a, "states"_a.noconvert());
+        .def("prefill", &prefill, "slot"_a, "tokens"_a, "states"_a.noconvert());
 
     nb::class_<EagleNetwork, LayeredNetwork>(m, "EagleNetwork", "A decoder layer behind the target.")
         .def(
@@ -325,12 +325,11 @@ void bind_networks(nb::module_& m) {
                                              "Decoder layers that fill a block of masks in one call.")
         .def(
             "__init__",
-            [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_taps, int intermediate_size,
-               int num_heads, int num_kv_heads, int head_dim, int block_size, int first_guess, int mask_token,
+            [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_aux_layers, int intermediate_size,
+               int num_heads, int num_kv_heads, int head_dim, int block_size, bool sample_from_anchor, int mask_token,
                int markov_rank, std::vector<int> windows, std::vector<bool> bidirectional, int num_slots, int max_len) {
-                for (int size : {num_taps, intermediate_size, num_heads, num_kv_heads, head_dim, block_size})
+                for (int size : {num_aux_layers, intermediate_size, num_heads, num_kv_heads, head_dim, block_size})
                     need(size >= 1 && size <= 1 << 20, "a size is out of range");
-                need(first_guess >= 0 && first_guess <= 1, "first_guess must be 0 or 1");
                 need(markov_rank >= 0 && markov_rank <= 1 << 14, "markov_rank is out of range");
                 need(!windows.empty() && windows.size() <= 64, "layers must be 1 to 64");
                 need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
@@ -338,12 +337,12 @@ void bind_networks(nb::module_& m) {
                 const int width = target.shape().hidden_size, layers = static_cast<int>(windows.size());
                 new (self) BlockNetwork(
                     runtime, target,
-                    {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_taps, width,
+                    {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_aux_layers, width,
                      num_slots, max_len, block_size},
-                    {block_size, first_guess, mask_token, markov_rank, std::move(windows), std::move(bidirectional)});
+                    {block_size, sample_from_anchor, mask_token, markov_rank, std::move(windows), std::move(bidirectional)});
             },
-            "runtime"_a, "target"_a, "num_taps"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
-            "head_dim"_a, "block_size"_a, "first_guess"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,
+            "runtime"_a, "target"_a, "num_aux_layers"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
+            "head_dim"_a, "block_size"_a, "sample_from_anchor"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,
             "bidirectional"_a, "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 }
 

@@ -34,8 +34,8 @@ beside a prompt follows it after an empty line: `cat notes.txt | forerun generat
 that itself reads stdin, add `< /dev/null`. One line end at the end of a file or of stdin is left out.
 
 **Output.** The answer, a table or a document goes to stdout; progress, notes and errors go to stderr. With `--json`
-nothing but one JSON document on one line is on stdout: `forerun generate "Say hello." --json | jq .text`. Colours are
-left out where stdout is no terminal and where `NO_COLOR` is set. Tables are as wide as the terminal, from 60 columns.
+nothing but one JSON document on one line is on stdout: `forerun generate "Say hello." --json | jq .text`. There are no
+colours if stdout is not a terminal or if `NO_COLOR` is set. Tables are as wide as the terminal, from 60 columns.
 
 **Exit codes.** 0: done. 1: the answer is no (`verify`, `check`, `check-drafter`, `plan`, `bench`,
 `demo`). 2: a mistake, with a message of one line. 130: Ctrl-C; what was printed stands. 141: the reader

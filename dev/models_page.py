@@ -61,7 +61,7 @@ many models of the family it runs.
 POSITIONS = """
 ## Positions
 
-Rotary settings are read by the names of transformers and of GGUF, older spellings too; on published configs
+Rotary settings are read by the names of transformers and of GGUF, older names included; on published configs
 frequencies are those of transformers ([tests/model/test_positions.py](../tests/model/test_positions.py)). Keys are
 kept, so what is chosen for a text's first token holds for all of it:
 

@@ -72,7 +72,7 @@ def work(folder: Path) -> str:
         [label, model, *_rates([row for row in rows[name] if row["category"] == category])]
         for (name, category), label in WORK.items()
     ]
-    head = ["work", "model", "plain", "forerun", "speed-up", "llama.cpp", "its lookup"]
+    head = ["work", "model", "plain", "forerun", "speed-up", "llama.cpp", "llama.cpp, lookup"]
     return markdown_table(head, lines, num_left=2)
 
 

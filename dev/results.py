@@ -44,14 +44,16 @@ class Method(NamedTuple):
 
 SMALL, LARGE = "smollm2-135m-instruct", "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
 METHODS = (
-    Method("Lookahead (LMSYS)", SMALL, "lookahead"),
+    Method("Lookahead (LMSYS): window, text", SMALL, "lookahead"),
+    Method("its window alone", SMALL, "lookahead:text_ngrams=no"),
+    Method("n-grams of the text alone", SMALL, "lookahead:window=0"),
     Method("Lookahead, Jacobi", SMALL, "lookahead:window=3,ngram=2,guesses=3"),
-    Method("Speculator (IBM)", SMALL, "mlp_speculator"),
+    Method("speculator: LSTM (Arctic)", SMALL, "mlp_speculator"),
     Method("table of next tokens", SMALL, "recycling"),
     Method("both in one tree: `auto`", SMALL, "mlp_speculator++recycling"),
-    Method("Lookahead (LMSYS)", LARGE, "lookahead"),
+    Method("Lookahead (LMSYS): window, text", LARGE, "lookahead"),
     Method("draft model on 4 bits (TitanML)", LARGE, f"draft_model:model={SIBLING}"),
-    Method("Speculator (IBM)", LARGE, "mlp_speculator"),
+    Method("speculator: LSTM (Arctic)", LARGE, "mlp_speculator"),
     Method("`auto`", LARGE, "mlp_speculator++recycling"),
     Method("`auto` with the draft model", LARGE, f"auto:partner={SIBLING}"),
 )
@@ -108,7 +110,7 @@ def main() -> None:
         old = known.get(method.key)
         if (model := found(method.model, given.models)) is None:
             sys.stderr.write(f"{method.model} is not here: {method.drafter} is not counted\n")
-            lines += [] if old is None else [old]
+            lines += [] if old is None else [[method.name, *old[1:]]]
             continue
         row = line(method, count(method, model, given.models))
         lines.append(row)

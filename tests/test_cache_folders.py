@@ -1,4 +1,4 @@
-"""Folders of the cache may hold anything: what is no file of ours is passed over, wherever it is listed."""
+"""Folders of the cache may hold anything: what is not a file of ours is passed over, wherever it is listed."""
 
 from __future__ import annotations
 

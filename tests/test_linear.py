@@ -16,7 +16,7 @@ from forerun.decoding.calls import _SIMPLE
 from forerun.server import bodies
 from forerun.text.parsing import calls, loose, parser, tags
 from forerun.text.parsing.harmony import HarmonyParser
-from forerun.text.parsing.json_text import JsonText, mended
+from forerun.text.parsing.json_text import JsonText, repaired
 from forerun.text.parsing.parser import MarkParser
 from forerun.text.pretokenizers import _RULES
 
@@ -102,7 +102,7 @@ def test_answers_with_calls(name: str, begin: str) -> None:
 
 def test_json_of_models() -> None:
     for part in ("{", "{}", '{"a": "', "\\u", "[]"):
-        is_linear(mended, times(part), 64_000)
+        is_linear(repaired, times(part), 64_000)
         is_linear(lambda text: JsonText().push(text), times(part), 64_000)
 
 

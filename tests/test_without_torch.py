@@ -19,7 +19,7 @@ for arguments in json.loads(sys.argv[2]):
     print("forerun", *arguments, file=sys.stderr, flush=True)
     print("ended with", _run(arguments), file=sys.stderr, flush=True)
 """
-MODEL = __file__  # which is no model: it is not opened
+MODEL = __file__  # which is not a model: it is not opened
 TORCH, KERNELS = "torch", "forerun._native"
 GENERATE = ("generate", "x", "-m", MODEL)
 

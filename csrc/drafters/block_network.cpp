@@ -19,7 +19,7 @@ BlockNetwork::BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape
 }
 
 void BlockNetwork::check() {
-    fc_ = &matrix("fc", width(), layered_.num_taps * layered_.state_size);
+    fc_ = &matrix("fc", width(), layered_.num_aux_layers * layered_.state_size);
     hidden_norm_ = norm("hidden_norm", width());
     check_layers();
     norm_ = norm("norm", width());
@@ -32,29 +32,29 @@ void BlockNetwork::check() {
         confidence_ = norm("confidence", width() + shape_.markov_rank + 1).weight;
 }
 
-void BlockNetwork::plan_feed(std::vector<int>& phases, int rows) {
+void BlockNetwork::plan_prefill(std::vector<int>& phases, int rows) {
     phases = {rows, pieces(), row_pieces(rows)};
     phases.insert(phases.end(), layered_.num_layers, 2 * layered_.num_kv_heads);
 }
 
-void BlockNetwork::run_feed(Worker& worker) {
+void BlockNetwork::run_prefill(Worker& worker) {
     worker.each([&](int row) {
-        const std::size_t first = static_cast<std::size_t>(row) * taps_.width;
-        std::copy_n(fed_states_ + first, taps_.width, taps_.x + first);
-        if (!fc_->is_float()) kernels_.quantize(taps_.x + first, taps_, row, 0, taps_.width);
+        const std::size_t first = static_cast<std::size_t>(row) * aux_.width;
+        std::copy_n(prefill_states_ + first, aux_.width, aux_.x + first);
+        if (!fc_->is_float()) kernels_.quantize(aux_.x + first, aux_, row, 0, aux_.width);
     });
     const auto fuse_part = [&](int piece) {
         const Part part(fc_->num_tiles(), piece, pieces());
-        kernels_.linear(*fc_, part.first, part.stop - part.first, taps_, 0, num_fed_,
+        kernels_.linear(*fc_, part.first, part.stop - part.first, aux_, 0, num_prefill_,
                         {inputs_.x + part.first * kTile, static_cast<std::size_t>(width())});
     };
-    worker.each_and_rows(fuse_part, num_fed_, [&](int row) {
+    worker.each_and_rows(fuse_part, num_prefill_, [&](int row) {
         float* g = inputs_.x + static_cast<std::size_t>(row) * width();
         kernels_.norm(g, hidden_norm_, width(), g);
         quantize_inputs(0, row);
     });
     for (int layer = 0; layer < layered_.num_layers; ++layer)
-        worker.each([&, layer](int head) { project(layer, layered_.num_heads + head, num_fed_); });
+        worker.each([&, layer](int head) { project(layer, layered_.num_heads + head, num_prefill_); });
 }
 
 void BlockNetwork::begin(std::span<int> tokens) {
@@ -78,7 +78,7 @@ void BlockNetwork::begin_steps() {
     }
     if (computed_.empty()) return;
     // Masks behind the last place that is guessed are left out.
-    const int size = block_rows_ = std::min(shape_.block_size, num_read_ + shape_.first_guess);
+    const int size = block_rows_ = std::min(shape_.block_size, num_read_ + first_row());
     const int count = static_cast<int>(computed_.size()), rows = num_block_rows_ = count * size;
     runtime_.lay_out([&](Scratch& scratch) {
         lay_out_rows(scratch, rows);
@@ -133,7 +133,7 @@ void BlockNetwork::read_row(int layer, int row) {
 }
 
 void BlockNetwork::end_row(int row) {
-    const int i = row / block_rows_, depth = row % block_rows_ - shape_.first_guess;
+    const int i = row / block_rows_, depth = row % block_rows_ - first_row();
     if (depth < 0) return;
     const int guess = i * padded_rows(num_read_) + depth;
     float* out = guesses_.x + static_cast<std::size_t>(guess) * width();

@@ -7,10 +7,12 @@
 
 namespace forerun {
 
-// A block is the last token and masks. Its row k predicts the token k + 1 places behind it, or, if the last token's own
-// row is `first_guess` 1, that of its own place.
+// A block is the last token (the anchor) and masks. With `sample_from_anchor` its row k predicts the token k + 1 places
+// behind the anchor; without, the token k places behind it, and the anchor's own row predicts nothing.
 struct BlockShape {
-    int block_size, first_guess, mask_token, markov_rank;
+    int block_size;
+    bool sample_from_anchor;
+    int mask_token, markov_rank;
     // By layer: how many rows before the block are seen (0: all), and whether a row of it sees later ones.
     std::vector<int> windows;
     std::vector<bool> bidirectional;
@@ -29,8 +31,8 @@ class BlockNetwork : public LayeredNetwork {
     void check() override;
 
   protected:
-    void run_feed(Worker& worker) override;
-    void plan_feed(std::vector<int>& phases, int rows) override;
+    void run_prefill(Worker& worker) override;
+    void plan_prefill(std::vector<int>& phases, int rows) override;
     void begin(std::span<int> tokens) override;
     void begin_steps() override;
     void lay_out(Scratch& scratch) override;
@@ -44,7 +46,9 @@ class BlockNetwork : public LayeredNetwork {
     int max_depth() const override { return num_guesses(); }
 
   private:
-    int num_guesses() const { return shape_.block_size - shape_.first_guess; }
+    // The first row of a block that predicts a token.
+    int first_row() const { return shape_.sample_from_anchor ? 0 : 1; }
+    int num_guesses() const { return shape_.block_size - first_row(); }
     std::size_t logits_stride() const { return (num_ids() + kHeadBlock - 1) / kHeadBlock * kHeadBlock; }
     std::size_t guess_of(int sequence, int depth) const {
         return static_cast<std::size_t>(sequence) * num_guesses() + depth;

@@ -13,7 +13,7 @@ EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& 
                       .num_heads = shape.num_heads,
                       .num_kv_heads = shape.num_kv_heads,
                       .head_dim = shape.head_dim,
-                      .num_taps = kTaps,
+                      .num_aux_layers = kAuxLayers,
                       .state_size = shape.state_size,
                       .num_slots = shape.num_slots,
                       .max_len = shape.max_len,
@@ -22,12 +22,12 @@ EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& 
       roots_(static_cast<std::size_t>(shape.num_slots) * shape.hidden_size) {}
 
 void EagleNetwork::check() {
-    fc_ = &matrix("fc", width(), kTaps * shape_.state_size);
-    for (int i = 0; i < kTaps; ++i) {
+    fc_ = &matrix("fc", width(), kAuxLayers * shape_.state_size);
+    for (int i = 0; i < kAuxLayers; ++i) {
         const std::string name = "fc_norm." + std::to_string(i);
         fc_norms_[i] = has("fc_norm.0") ? norm(name, shape_.state_size) : Norm{};
     }
-    fc_norm_ = has("fc_norm") ? norm("fc_norm", kTaps * shape_.state_size) : Norm{};
+    fc_norm_ = has("fc_norm") ? norm("fc_norm", kAuxLayers * shape_.state_size) : Norm{};
     hidden_norm_ = norm("hidden_norm", width());
     check_layers();
     norm_ = norm("norm", width());
@@ -37,44 +37,44 @@ void EagleNetwork::check() {
     check_heads(width(), 1);
 }
 
-void EagleNetwork::lay_out_feed(Scratch& scratch, int rows) {
+void EagleNetwork::lay_out_prefill(Scratch& scratch, int rows) {
     g_ = scratch.take<float>(static_cast<std::size_t>(rows) * width());
 }
 
-void EagleNetwork::plan_feed(std::vector<int>& phases, int rows) {
+void EagleNetwork::plan_prefill(std::vector<int>& phases, int rows) {
     phases = {rows, pieces(), row_pieces(rows), 2 * shape_.num_kv_heads};
 }
 
-void EagleNetwork::run_feed(Worker& worker) {
+void EagleNetwork::run_prefill(Worker& worker) {
     worker.each([&](int row) { fuse(row); });
     const auto fuse_part = [&](int piece) {
         const Part part(fc_->num_tiles(), piece, pieces());
-        kernels_.linear(*fc_, part.first, part.stop - part.first, taps_, 0, num_fed_,
+        kernels_.linear(*fc_, part.first, part.stop - part.first, aux_, 0, num_prefill_,
                         {g_ + part.first * kTile, static_cast<std::size_t>(width())});
     };
-    worker.each_and_rows(fuse_part, num_fed_, [&](int row) {
-        read_row(row, fed_tokens_[row], g_ + static_cast<std::size_t>(row) * width(), nullptr);
+    worker.each_and_rows(fuse_part, num_prefill_, [&](int row) {
+        read_row(row, prefill_tokens_[row], g_ + static_cast<std::size_t>(row) * width(), nullptr);
     });
-    worker.each([&](int head) { project(0, shape_.num_heads + head, num_fed_); });
+    worker.each([&](int head) { project(0, shape_.num_heads + head, num_prefill_); });
 }
 
-void EagleNetwork::end_feed(int rows) {
+void EagleNetwork::end_prefill(int rows) {
     std::copy_n(g_ + static_cast<std::size_t>(rows - 1) * width(), width(),
-                roots_.data() + static_cast<std::size_t>(fed_slot_) * width());
+                roots_.data() + static_cast<std::size_t>(prefill_slot_) * width());
 }
 
 // What `fc` reads.
 void EagleNetwork::fuse(int row) {
-    const int size = shape_.state_size, all = kTaps * size;
-    const float* from = fed_states_ + static_cast<std::size_t>(row) * all;
-    float* x = taps_.x + static_cast<std::size_t>(row) * all;
-    for (int i = 0; i < kTaps; ++i)
+    const int size = shape_.state_size, all = kAuxLayers * size;
+    const float* from = prefill_states_ + static_cast<std::size_t>(row) * all;
+    float* x = aux_.x + static_cast<std::size_t>(row) * all;
+    for (int i = 0; i < kAuxLayers; ++i)
         if (fc_norms_[i].weight)
             kernels_.norm(from + i * size, fc_norms_[i], size, x + i * size);
         else
             std::copy_n(from + i * size, size, x + i * size);
     if (fc_norm_.weight) kernels_.norm(x, fc_norm_, all, x);
-    if (!fc_->is_float()) kernels_.quantize(x, taps_, row, 0, all);
+    if (!fc_->is_float()) kernels_.quantize(x, aux_, row, 0, all);
 }
 
 // What q, k and v read, and where the residual starts.
@@ -110,7 +110,7 @@ void EagleNetwork::begin_rows() {
     for (int row = 0; row < num_placed_; ++row) units_.push_back({row, 1});
 }
 
-// A row: the one that was fed last at first, then guessed ones. Guesses lie behind the fed rows, by
+// A row: the last prefilled one at first, then guessed ones. Guesses lie behind the prefilled rows, by
 // step; a row sees those on its path.
 void EagleNetwork::prepare(int sequence) {
     const GrowingTree& tree = draft(sequence);

@@ -27,11 +27,11 @@ class EagleNetwork : public LayeredNetwork {
     void check() override;
 
   protected:
-    void run_feed(Worker& worker) override;
-    void plan_feed(std::vector<int>& phases, int rows) override;
-    void lay_out_feed(Scratch& scratch, int rows) override;
-    void end_feed(int rows) override;
-    // Drafts below the last token that was fed of each slot, which is named once.
+    void run_prefill(Worker& worker) override;
+    void plan_prefill(std::vector<int>& phases, int rows) override;
+    void lay_out_prefill(Scratch& scratch, int rows) override;
+    void end_prefill(int rows) override;
+    // Drafts below the last prefilled token of each slot, which is named once.
     void begin(std::span<int> tokens) override;
     void begin_rows() override;
     void lay_out(Scratch& scratch) override;
@@ -42,7 +42,7 @@ class EagleNetwork : public LayeredNetwork {
     }
 
   private:
-    static constexpr int kTaps = 3;
+    static constexpr int kAuxLayers = 3;
 
     void fuse(int row);
     void read_row(int row, int token, const float* g, float* residual);
@@ -55,7 +55,7 @@ class EagleNetwork : public LayeredNetwork {
     std::vector<float> roots_;  // (slots, D): g of the last row
 
     const Linear *fc_ = nullptr, *embedding_ = nullptr;
-    Norm fc_norms_[kTaps], fc_norm_, hidden_norm_, norm_;
+    Norm fc_norms_[kAuxLayers], fc_norm_, hidden_norm_, norm_;
 
     // The draft: of a sequence's steps those that guessed them.
     std::vector<std::array<int, kMaxSteps>> steps_;

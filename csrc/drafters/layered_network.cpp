@@ -70,7 +70,7 @@ void LayeredNetwork::reuse(int slot, int source, int rows) {
     lengths_[slot] = rows;
 }
 
-void LayeredNetwork::feed(int slot, std::span<const int> tokens, const float* states) {
+void LayeredNetwork::prefill(int slot, std::span<const int> tokens, const float* states) {
     const Runtime::PassLock lock(runtime_);
     if (layers_.empty()) check();
     cache_.check_slot(slot);
@@ -80,28 +80,28 @@ void LayeredNetwork::feed(int slot, std::span<const int> tokens, const float* st
         if (token < 0 || token >= target_.shape().vocab_size)
             throw std::invalid_argument("token id " + std::to_string(token) +
                                         " is outside the vocabulary");
-    const int width = layered_.num_taps * layered_.state_size;
-    fed_slot_ = slot;
-    for (std::size_t first = 0; first < tokens.size(); first += kFeedRows) {
-        const int rows = static_cast<int>(std::min<std::size_t>(kFeedRows, tokens.size() - first));
-        fed_tokens_ = tokens.subspan(first, rows);
-        fed_states_ = states + first * width;
-        num_fed_ = rows;
+    const int width = layered_.num_aux_layers * layered_.state_size;
+    prefill_slot_ = slot;
+    for (std::size_t first = 0; first < tokens.size(); first += kPrefillRows) {
+        const int rows = static_cast<int>(std::min<std::size_t>(kPrefillRows, tokens.size() - first));
+        prefill_tokens_ = tokens.subspan(first, rows);
+        prefill_states_ = states + first * width;
+        num_prefill_ = rows;
         runtime_.lay_out([&](Scratch& scratch) {
-            taps_ = scratch.take_rows(rows, width);
+            aux_ = scratch.take_rows(rows, width);
             inputs_ = scratch.take_rows(rows, layered_.input_size);
             qkv_ = scratch.take<float>(static_cast<std::size_t>(rows) * layered_.head_dim * num_heads());
-            lay_out_feed(scratch, rows);
+            lay_out_prefill(scratch, rows);
         });
         resize_rows(rows);
         for (int row = 0; row < rows; ++row) place(row, slot, lengths_[slot] + row, lengths_[slot] + row);
         std::vector<int> phases;
-        plan_feed(phases, rows);
-        pool_.run([](void* self, Worker& worker) { static_cast<LayeredNetwork*>(self)->run_feed(worker); }, this,
+        plan_prefill(phases, rows);
+        pool_.run([](void* self, Worker& worker) { static_cast<LayeredNetwork*>(self)->run_prefill(worker); }, this,
                   phases);
         lengths_[slot] += rows;
-        tokens_[slot] = fed_tokens_.back();
-        end_feed(rows);
+        tokens_[slot] = prefill_tokens_.back();
+        end_prefill(rows);
     }
 }
 

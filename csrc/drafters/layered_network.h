@@ -11,11 +11,11 @@
 
 namespace forerun {
 
-// `input_size`: what q, k and v read. `num_taps` layers of the target are read, `state_size` wide.
+// `input_size`: what q, k and v read. `num_aux_layers` layers of the target are read, `state_size` wide.
 struct LayeredShape {
     int num_layers, hidden_size, input_size, intermediate_size, num_heads, num_kv_heads, head_dim;
-    int num_taps, state_size;
-    int num_slots, max_len, num_guessed;  // rows of a slot that are fed, and behind them
+    int num_aux_layers, state_size;
+    int num_slots, max_len, num_guessed;  // rows of a slot: prefilled ones, and behind them guesses
 };
 
 class LayeredNetwork : public DraftNetwork {
@@ -30,8 +30,8 @@ class LayeredNetwork : public DraftNetwork {
     // A slot begins with the first `rows` rows of a slot, which may be the same.
     void reuse(int slot, int source, int rows);
     int length(int slot) const { return lengths_.at(slot); }
-    // More rows of a slot: the target's states (rows, taps x state size), and the tokens after them.
-    void feed(int slot, std::span<const int> tokens, const float* states);
+    // More rows of a slot: the target's aux hidden states (rows, aux layers x state size), and the tokens after them.
+    void prefill(int slot, std::span<const int> tokens, const float* states);
     const LayeredShape& shape() const { return layered_; }
 
   protected:
@@ -43,15 +43,15 @@ class LayeredNetwork : public DraftNetwork {
     struct Unit {
         int first, count;
     };
-    static constexpr int kFeedRows = 64;
+    static constexpr int kPrefillRows = 64;
 
     // Finds the weights of layers, "q" of the only one or "3.q", and checks the rope.
     void check_layers();
-    // Adds keys and values of `num_fed_` rows to a slot, at most kFeedRows; `taps_` is laid out, and filled.
-    virtual void run_feed(Worker& worker) = 0;
-    virtual void plan_feed(std::vector<int>& phases, int rows) = 0;
-    virtual void lay_out_feed(Scratch&, int) {}
-    virtual void end_feed(int) {}
+    // Adds keys and values of `num_prefill_` rows to a slot, at most kPrefillRows; `aux_` is laid out, and filled.
+    virtual void run_prefill(Worker& worker) = 0;
+    virtual void plan_prefill(std::vector<int>& phases, int rows) = 0;
+    virtual void lay_out_prefill(Scratch&, int) {}
+    virtual void end_prefill(int) {}
 
     // Names the slots of a draft, once each, and their last tokens.
     void begin_slots(std::span<int> tokens);
@@ -92,11 +92,11 @@ class LayeredNetwork : public DraftNetwork {
     std::vector<int> lengths_, tokens_;  // of slots: rows, the token after the last one
     std::vector<int> slots_;             // by sequence of a draft
 
-    // The feed.
-    const float* fed_states_ = nullptr;
-    std::span<const int> fed_tokens_;
-    int fed_slot_ = 0, num_fed_ = 0;
-    Rows taps_;
+    // The prefill that is running.
+    const float* prefill_states_ = nullptr;
+    std::span<const int> prefill_tokens_;
+    int prefill_slot_ = 0, num_prefill_ = 0;
+    Rows aux_;
 
     int num_placed_ = 0;  // rows of the layer that is running
     std::vector<Unit> units_;

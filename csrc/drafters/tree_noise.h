@@ -36,7 +36,7 @@ struct TreeNoise {
     Perturbation perturbation(int depth) const {
         return {.key = key(depth), .factor = static_cast<float>(1.0 / temperature)};
     }
-    // The probabilities of tokens at a depth to be the sampler's choice, for who sees its noise.
+    // The probabilities of tokens at a depth to be the sampler's choice, given its noise.
     void see(int depth, Probabilities& next) const;
 
   private:

@@ -9,7 +9,7 @@
 namespace forerun {
 
 // Rounds `count` finite numbers into blocks of q8_0 (a scale, signed codes) or q4_1 (a scale, the minimum, nibbles).
-// Throws std::invalid_argument for another format, or a count that is no multiple of 32.
+// Throws std::invalid_argument for another format, or a count that is not a multiple of 32.
 void round_blocks(const WeightFormat& format, const float* values, std::size_t count, std::uint8_t* blocks);
 
 }  // namespace forerun

@@ -219,7 +219,7 @@ void Decoder::set_norm(const std::string& name, std::span<const float> values,
                        std::span<const float> bias) {
     Weight& weight = find(name);
     const std::size_t width = static_cast<std::size_t>(weight.num_in);
-    if (!weight.norm) throw std::invalid_argument(name + " is no norm");
+    if (!weight.norm) throw std::invalid_argument(name + " is not a norm");
     if (values.size() != width || (!bias.empty() && bias.size() != width))
         throw std::invalid_argument(name + " must have " + std::to_string(width) + " values");
     const std::size_t columns = weight.num_out;

@@ -57,12 +57,12 @@ class Decoder {
 
     // What passes start from, (R, D): rows of the embedding, without positions.
     void embed(std::span<const std::int64_t> ids, float* rows);
-    // The embedding (D,) of one token; the caller holds a `PassLock`.
+    // One token's embedding (D,); the caller holds a `PassLock`.
     void embed_row(std::int64_t id, float* x) const;
-    // Final hidden states (R, D) of all segments' rows; `taps` (num taps, R, D) the outputs of the
-    // asked layers, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
+    // Final hidden states (R, D) of all segments' rows; `aux` (layers, R, D) the outputs of
+    // `aux_layers`, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
-                 float* hidden, std::span<const int> tap_layers, float* taps);
+                 float* hidden, std::span<const int> aux_layers, float* aux);
     void head(const float* hidden, int num_rows, float* logits);
     // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
     // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
@@ -341,9 +341,9 @@ class Decoder {
     // The pass. Vectors are reused, grown when a larger one comes.
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
-    std::span<const int> tap_layers_;
+    std::span<const int> aux_layers_;
     const float* inputs_ = nullptr;
-    float *taps_ = nullptr, *hidden_ = nullptr;
+    float *aux_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;
     std::vector<int> tokens_, row_segment_, cache_rows_;
     std::vector<Query> queries_;  // without a window

@@ -321,20 +321,20 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 }
 
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
-                      float* hidden, std::span<const int> tap_layers, float* taps) {
+                      float* hidden, std::span<const int> aux_layers, float* aux) {
     const Runtime::PassLock lock(runtime_);
     if (!is_checked_) check();
-    for (int least = 0; int layer : tap_layers) {
+    for (int least = 0; int layer : aux_layers) {
         if (layer < least || layer >= shape_.num_layers)
-            throw std::invalid_argument("taps must be layers in ascending order");
+            throw std::invalid_argument("aux_layers must be layers in ascending order");
         least = layer + 1;
     }
     cache_ = &cache;
     segments_ = segments;
     inputs_ = inputs;
     hidden_ = hidden;
-    tap_layers_ = tap_layers;
-    taps_ = taps;
+    aux_layers_ = aux_layers;
+    aux_ = aux;
     check_segments();
     plan();
     if (num_rows_ == 0) return;

@@ -121,11 +121,12 @@ class Worker {
     const std::uint64_t job_;
     const int num_active_;
     std::uint32_t phase_ = 0;
-    // Of the phase: its number among all there ever were; its pieces; shares; those that this thread is through with,
-    // counted from its own on; pieces done of the one it is at; whether all is done, by this thread last.
-    std::uint64_t tag_ = 0;
-    int num_pieces_ = 0, num_shares_ = 0, num_seen_ = 0, num_done_ = 0;
-    bool is_last_ = false;
+    std::uint64_t tag_ = 0;  // the phase's number among all phases of all jobs
+    int num_pieces_ = 0;     // of the phase
+    int num_shares_ = 0;     // into which its pieces are divided
+    int num_seen_ = 0;       // shares in which this thread has claimed all it can, from its own on
+    int num_done_ = 0;       // pieces that this thread has done of its present share
+    bool is_last_ = false;   // whether this thread did the last piece of the phase
 };
 
 class Pool {

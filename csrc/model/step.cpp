@@ -87,7 +87,7 @@ void Decoder::end_attention(Worker& worker, int index) {
 }
 
 // A row before a sublayer, or at the end: embedded before the first, else with what the one before adds, and
-// tapped after a layer. The attention of layer i is sublayer 2 i, its MLP 2 i + 1.
+// copied for the aux layers. The attention of layer i is sublayer 2 i, its MLP 2 i + 1.
 void Decoder::enter(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size;
     float* x = x_ + row * width;
@@ -98,9 +98,9 @@ void Decoder::enter(int row, int sublayer) {
     if (sublayer == 0) return;
     if (ranks_) add_parts(row);
     if (shape_.norms_after) add_sublayer(row, sublayer - 1);
-    for (std::size_t i = 0; i < tap_layers_.size(); ++i)
-        if (2 * tap_layers_[i] + 2 == sublayer)
-            std::copy_n(x, width, taps_ + (i * num_rows_ + row) * width);
+    for (std::size_t i = 0; i < aux_layers_.size(); ++i)
+        if (2 * aux_layers_[i] + 2 == sublayer)
+            std::copy_n(x, width, aux_ + (i * num_rows_ + row) * width);
 }
 
 void Decoder::all_reduce() { ranks_->all_reduce(static_cast<std::size_t>(num_rows_) * shape_.hidden_size); }

@@ -211,8 +211,8 @@ class Decoder:
         segments: Sequence[Segment],
         inputs: NDArray[np.float32] | None,
         hidden: NDArray[np.float32],
-        taps: Sequence[int],
-        tapped: NDArray[np.float32],
+        aux_layers: Sequence[int],
+        aux: NDArray[np.float32],
     ) -> None: ...
     def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
     def topk(
@@ -323,20 +323,20 @@ class LayeredNetwork(DraftNetwork):
     def set_rope(self, frequencies: NDArray[np.float32]) -> None: ...
     def clear(self, slot: int) -> None: ...
     def reuse(self, slot: int, source: int, rows: int) -> None: ...
-    def feed(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...
+    def prefill(self, slot: int, tokens: Sequence[int], states: NDArray[np.float32]) -> None: ...
 
 class BlockNetwork(LayeredNetwork):
     def __init__(
         self,
         runtime: Runtime,
         target: Decoder,
-        num_taps: int,
+        num_aux_layers: int,
         intermediate_size: int,
         num_heads: int,
         num_kv_heads: int,
         head_dim: int,
         block_size: int,
-        first_guess: int,
+        sample_from_anchor: bool,
         mask_token: int,
         markov_rank: int,
         windows: Sequence[int],

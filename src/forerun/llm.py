@@ -19,7 +19,7 @@ from functools import partial
 from typing import Any, Literal, Self, Unpack
 
 from forerun.compat import calls
-from forerun.compat import engine as spellings
+from forerun.compat import engine as compat
 from forerun.compat.chats import ChatForm, stopped_behind_thought
 from forerun.compat.keywords import Keywords
 from forerun.core import sizes
@@ -84,7 +84,7 @@ class LLM(OfOneProcess):
         (docs/compatibility.md). `drafter` may also be a `Drafter` of your own, which then serves this
         LLM alone. Raises LoadError, ConfigError.
         """
-        config, typed = spellings.configure(model, overrides)
+        config, typed = compat.configure(model, overrides)
         with given_as(typed), collector_paused():
             self._open(config)
 
@@ -100,7 +100,7 @@ class LLM(OfOneProcess):
 
         `progress` is told how many of their bytes are loaded.
         """
-        self, (config, typed) = cls.__new__(cls), spellings.configure(config, overrides)
+        self, (config, typed) = cls.__new__(cls), compat.configure(config, overrides)
         with given_as(typed), collector_paused():
             self._open(config, check, progress)
         return self
@@ -148,14 +148,14 @@ class LLM(OfOneProcess):
     def with_drafter(self, drafter: str | Mapping[str, object] | Drafter, **options: object) -> LLM:
         """Return the same weights with another drafter and an engine of its own; `none` is plain decoding.
 
-        Keeps the memory budget, or to another `memory_budget`, as if it were the only one. Raises CapacityError that
+        It has the same memory budget, or its own `memory_budget`, without regard to this LLM. Raises CapacityError that
         names the smallest that works.
         """
         typed: dict[str, str] = {}
         budget = options.pop("memory_budget", self.config.memory_budget)
-        ours = spellings.drafter(options, typed)
+        ours = compat.drafter(options, typed)
         method = ours.pop("method", drafter)
-        given = spellings.drafter(method if drafter == AUTO else drafter, typed)
+        given = compat.drafter(method if drafter == AUTO else drafter, typed)
         with given_as(typed):
             return self._with(DrafterSpec.of(given, **ours), memory_budget=budget)
 
@@ -254,7 +254,7 @@ class LLM(OfOneProcess):
     def submit(
         self, prompt: Prompt, sampling_params: SamplingParams, sink: Sink | None = None
     ) -> Request:
-        """Queue a prompt without running anything: whoever waits for a request moves all of them on.
+        """Queue a prompt without running anything: a caller that waits for one request advances all of them.
 
         So does this, where a grammar takes its time. Raises RequestError, CapacityError.
         """
@@ -279,7 +279,7 @@ class LLM(OfOneProcess):
             return metrics.read(self.engine, self.loop.served, self.config.model)
 
     def close(self) -> None:
-        """End its requests, and let go of the weights: they are freed with the last LLM that shares them.
+        """End its requests and release the weights: they are freed with the last LLM that shares them.
 
         `with LLM(...) as llm:` does so at the end of the block. Nothing can be asked any more. Harmless if done before.
         Waits for prompts that are being written.
@@ -383,7 +383,7 @@ class LLM(OfOneProcess):
         plan = planner.fit(budget)
         if given_up := planner.given_up(plan):
             what = sizes.mebibytes(budget)
-            _log.warning("within a memory budget of %s: %s", what, " and ".join(given_up))
+            _log.warning("reduced to fit the memory budget of %s: %s", what, "; ".join(given_up))
         return plan
 
     def _new_loop(self, lock: EngineLock) -> EngineLoop:

@@ -48,12 +48,12 @@ def test_a_budget_has_an_exact_unit(given: str, nbytes: int) -> None:
         ("0MB", "is not above 0"),
         (0, "is not above 0"),
         (-1, "is not above 0"),
-        ("", "is no size"),
-        ("much", "is no size"),
-        ("1e9B", "is no size"),
-        ("600 MB more", "is no size"),
-        (True, "is no size"),
-        (0.5, "is no size"),
+        ("", "is not a size"),
+        ("much", "is not a size"),
+        ("1e9B", "is not a size"),
+        ("600 MB more", "is not a size"),
+        (True, "is not a size"),
+        (0.5, "is not a size"),
     ],
 )
 def test_what_is_no_budget_is_said(given: object, words: str) -> None:

@@ -163,7 +163,7 @@ def test_a_constrained_request_runs_beside_free_ones(drafting):
 @pytest.mark.parametrize(
     ("form", "said"),
     [
-        ({"json": "{"}, "no JSON"),
+        ({"json": "{"}, "not JSON"),
         ({"json": {"type": "flower"}}, "json cannot be used"),
         ({"json": {"$ref": "https://example.org/schema"}}, "json cannot be used"),
         ({"json": {"type": "string", "pattern": "("}}, "json cannot be used"),
@@ -263,7 +263,7 @@ def test_a_grammar_beyond_the_limits_of_the_library_is_refused(plain):
 
 
 def test_an_answer_that_comes_to_the_limits_ends_with_an_error_alone(plain, monkeypatch):
-    """It is no answer that looks complete; others go on."""
+    """It is not an answer that looks complete; others go on."""
     monkeypatch.setattr(grammar_check, "MAX_LEXER_STATES", 1000)
     form = StructuredOutputsParams(regex="[a-z ]{4,600}(very|x)[0-9]{300}")
     params = SamplingParams(temperature=0, max_tokens=200, structured_outputs=form)

@@ -197,7 +197,7 @@ def read(path, here=None):
 
 def trees(path, rows=40):
     drafter = build(Options(model=path, quant="none", min_chance=0), target())
-    drafter.native.feed(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
+    drafter.native.prefill(0, [i % VOCAB for i in range(rows)], states_of(1, rows))
     return drafted(drafter, Solo([0], [8], 6, 0.0, rows=[0]))
 
 
@@ -262,7 +262,7 @@ def test_the_released_code_computes_the_same(monkeypatch, tmp_path):
     oracle = TorchBlock(read(path, here), here.model)
     noise = stored["noise"].astype(np.float32)
     monkeypatch.setattr(here.model, "embed", lambda ids: noise[: len(ids)])
-    oracle.feed(0, [1] * 40, stored["states"].astype(np.float32))
+    oracle.prefill(0, [1] * 40, stored["states"].astype(np.float32))
     assert oracle.states(0).numpy() == pytest.approx(stored["hidden"][1:], abs=1e-5)
     for row, token, bias, confidence in zip(
         *(stored[name] for name in ("hidden", "previous", "bias", "confidence")), strict=True
@@ -350,4 +350,6 @@ def test_a_list_cuts_the_markov_head_too(tmp_path):
 
 def test_another_folder_is_refused_before_a_model_is_loaded(tmp_path):
     path = save(tmp_path, {"architectures": ["LlamaForCausalLM"]}, {})
-    assert "is no block drafter; allowed: DFlashDraftModel" in refusal(lambda: Options(model=path))
+    assert "is not a block drafter; allowed: DFlashDraftModel" in refusal(
+        lambda: Options(model=path)
+    )

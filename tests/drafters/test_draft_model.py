@@ -56,9 +56,9 @@ class CountingModel:
         self.config = model.config
         self.num_rows: list[int] = []
 
-    def forward(self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+    def forward(self, batch: Batch, cache: KVCache, aux_layers: tuple[int, ...] = ()) -> Hidden:
         self.num_rows.append(batch.num_rows)
-        return self.model.forward(batch, cache, taps)
+        return self.model.forward(batch, cache, aux_layers)
 
     def head(self, hidden: Floats) -> Floats:
         return self.model.head(hidden)

@@ -1,4 +1,4 @@
-"""EAGLE-3: which rows it is fed, and its checkpoints."""
+"""EAGLE-3: which rows it is prefilled with, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def states_of(seed, rows):
 def drafts(model, rows=5):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = states_of(1, rows)
-    drafter.native.feed(0, [*range(rows)], states)
+    drafter.native.prefill(0, [*range(rows)], states)
     return drafter.features.layers, drafted(drafter, Solo([0], [8], 4, 0.0, rows=[0]))
 
 
@@ -99,17 +99,17 @@ def test_the_norms_of_3_1_count(tmp_path):
 
 def test_rows_are_fed_with_the_tokens_after_them():
     drafter = build(Options(model="untrained"), target())
-    fed = []
+    prefilled = []
 
     class Kernels:
         def clear(self, slot):
-            fed.append("clear")
+            prefilled.append("clear")
 
         def reuse(self, slot, source, rows):
-            fed.append(("reuse", slot, source, rows))
+            prefilled.append(("reuse", slot, source, rows))
 
-        def feed(self, slot, tokens, states):
-            fed.append((tokens, states[:, 0].tolist()))
+        def prefill(self, slot, tokens, states):
+            prefilled.append((tokens, states[:, 0].tolist()))
 
     drafter.native = Kernels()
     drafter._free = [0, 1]
@@ -122,7 +122,7 @@ def test_rows_are_fed_with_the_tokens_after_them():
     seq.tokens += [9]
     drafter.observe([seq], [draft], [Outcome((1,), (9,), hidden=rows)])  # cut
     drafter.begin(seq, Outcome((), (9,), hidden=rows[:2]))  # preempted, with a reused prefix
-    assert fed == [
+    assert prefilled == [
         "clear",
         ([2, 3, 4, 5], [0, 1, 2, 3]),
         ([7, 8], [0, 2]),
@@ -178,7 +178,7 @@ def without(name):
     return {other: tensor for other, tensor in OUR_TENSORS.items() if other != name}
 
 
-def taps(*ids):
+def layer_ids(*ids):
     return {"layers": None, "eagle_aux_hidden_state_layer_ids": [*ids]}
 
 
@@ -192,8 +192,8 @@ WRONG = [
     ({"rope_scaling": {"rope_type": "yarn"}}, OUR_TENSORS, "rope scaling 'yarn': 'max_position_embeddings' is missing"),
     ({"partial_rotary_factor": 0.5}, OUR_TENSORS, "only whole heads are rotated, not 8 of 16 features"),
     ({"hidden_act": "gelu"}, OUR_TENSORS, "with hidden_act='gelu' is not supported: only 'silu' is"),
-    (taps(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
-    (taps(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
+    (layer_ids(1, 3, 8), OUR_TENSORS, "three layers of 0 to 7 must be read, got [1, 3, 8]"),
+    (layer_ids(2, 3, 9), OUR_TENSORS, "three layers of 1 to 8 must be read, got [2, 3, 9]"),
     ({"num_attention_heads": "x"}, OUR_TENSORS, "'num_attention_heads' is 'x', but must be a whole number"),
     ({}, without("midlayer.mlp.up_proj.weight"), "tensor 'midlayer.mlp.up_proj.weight' is missing"),
     ({}, OUR_TENSORS | {"fc.weight": np.zeros((3, 4), np.float32)}, "'fc.weight' is [3, 4], expected [32, 96]"),
@@ -211,5 +211,5 @@ def test_a_wrong_folder_is_told_in_a_line(tmp_path, config, tensors, message):
 
 def test_what_is_no_such_network_is_told_before_anything_is_loaded(tmp_path):
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "mlp_speculator"}))
-    with pytest.raises(LoadError, match="holds 'mlp_speculator', which is no EAGLE-3"):
+    with pytest.raises(LoadError, match="holds 'mlp_speculator', which is not EAGLE-3"):
         Options(model=str(tmp_path))

@@ -142,7 +142,7 @@ def logits(path, rows=40):
 
 
 def trees(network, rows=40):
-    getattr(network, "native", network).feed(
+    getattr(network, "native", network).prefill(
         0, [i % VOCAB for i in range(rows)], states_of(1, rows)
     )
     return drafted(network, Solo([0], [8], 4, 0.0, rows=[0]))
@@ -259,7 +259,9 @@ OTHERS = [
 ]
 
 
-@pytest.mark.parametrize(("file", "model", "message"), OTHERS, ids=["vocabulary", "width", "taps"])
+@pytest.mark.parametrize(
+    ("file", "model", "message"), OTHERS, ids=["vocabulary", "width", "layers"]
+)
 def test_a_gguf_of_another_target_is_told_in_a_line(tmp_path, file, model, message):
     path = gguf_file(tmp_path / "network.gguf", "its own embedding", **file)
     other = Target(tiny_model(3, **{"num_layers": 8, **model}), None, 4, 64)

@@ -369,7 +369,7 @@ def test_an_assistant_of_another_target_is_told_in_a_line(tmp_path):
     plain = tmp_path / "plain"
     plain.mkdir()
     model.save_pretrained(plain)
-    assert "which is no assistant of Gemma 4" in refused(str(plain), target_of(model))
+    assert "which is not an assistant of Gemma 4" in refused(str(plain), target_of(model))
 
 
 def test_clusters_that_are_wrong_are_told(tmp_path):

@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.core import tree
+from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.lookahead import Lookahead, Options, Pool, State, Window
@@ -199,25 +200,24 @@ def test_any_size_says_what_plain_decoding_says(sizes, budget):
 
 def test_the_window_finds_what_the_text_never_said():
     """Without n-grams of the text in the pool, what is accepted was found by the window."""
-    lookahead = Lookahead(Options(window=8, ngram=3, guesses=8), 24)
-    begin = lookahead.begin
-
-    def begin_without_text(seq, outcome):
-        begin(seq, outcome)
-        lookahead.states[seq.id].num_read = 10_000
-
-    lookahead.begin = begin_without_text  # type: ignore[method-assign]
-    propose = lookahead.propose_one
-
-    def propose_without_text(seq, budget):
-        lookahead.states[seq.id].num_read = 10_000
-        return propose(seq, budget)
-
-    lookahead.propose_one = propose_without_text  # type: ignore[method-assign]
+    lookahead = Lookahead(Options(window=8, ngram=3, guesses=8, text_ngrams=False), 24)
     engine = engine_for(MODEL, lookahead)
     runs = complete(engine, LOOPING, GREEDY)
     assert [run.seq.generated for run in runs] == plain(MODEL, LOOPING, GREEDY)
     assert engine.stats.accepted > engine.stats.passes / 4
+
+
+def test_the_pool_holds_ngrams_of_the_text_unless_they_are_left_out():
+    pools = []
+    for text_ngrams in (True, False):
+        lookahead = Lookahead(Options(text_ngrams=text_ngrams), VOCAB)
+        seq = sequence([1, 2, 3, 4])
+        lookahead.begin(seq, Outcome((), (4,)))
+        lookahead.propose([seq], [63])
+        pools.append(lookahead.states[0].pool.ngrams)
+    assert pools == [{1: {(2, 3): None}, 2: {(3, 4): None}}, {}]
+    with pytest.raises(ConfigError, match="leave nothing to guess"):
+        Options(window=0, text_ngrams=False)
 
 
 def test_a_draft_that_was_cut_leaves_the_window_as_it_was():

@@ -131,5 +131,5 @@ def test_a_wrong_folder_is_told_in_a_line(tmp_path, change, drop, message):
     path = save(tmp_path, OURS | change, tensors)
     assert message in refusal(lambda: build(Options(model=path), TARGET))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
-    with pytest.raises(LoadError, match="'llama', which is no Medusa"):
+    with pytest.raises(LoadError, match="'llama', which is not Medusa"):
         Options(model=path)

@@ -227,7 +227,7 @@ def test_what_is_no_folder_of_such_a_network_is_told_before_anything_is_loaded(t
         Options(model=str(tmp_path))
     (tmp_path / "config.json").write_text(json.dumps({"model_type": "llama"}))
     with pytest.raises(
-        LoadError, match="holds 'llama', which is no recurrent network; allowed: mlp_spec"
+        LoadError, match="holds 'llama', which is not a recurrent network; allowed: mlp_spec"
     ):
         Options(model=str(tmp_path))
     path = save(tmp_path / "cut", LSTM, LSTM_TENSORS)
@@ -295,7 +295,7 @@ def test_the_network_made_here_for_a_model_comes_before_what_ships_and_that_befo
     damaged.write_text("{")
     found = ["networks/mine", "shipped/theirs", "networks/another"]
     assert files.fitting(here) == [tmp_path / path for path in found]
-    assert "damaged/config.json is no JSON file" in caplog.text
+    assert "damaged/config.json is not a JSON file" in caplog.text
     assert files.networks_dir() == tmp_path / "networks"
 
 

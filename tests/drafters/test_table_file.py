@@ -225,7 +225,7 @@ def test_a_named_table_that_cannot_be_read_is_told_before_a_model_is_loaded(tmp_
     saved(path)
     DrafterSpec.of_config(EngineConfig(model="there is no such model", **spec))
     BROKEN["foreign"](path)
-    with pytest.raises(LoadError, match="no table"):
+    with pytest.raises(LoadError, match="not a table"):
         DrafterSpec.of_config(EngineConfig(model="there is no such model", **spec))
 
 

@@ -106,7 +106,7 @@ def swap(folder: Path, **tensors: np.ndarray) -> None:
         (lambda f: (f / TENSORS).unlink(), "has no model.safetensors"),
         (lambda f: (f / TENSORS).write_bytes(b"torn"), "cannot be read"),
         (lambda f: (f / CONFIG).write_text("{"), "cannot be read"),
-        (lambda f: (f / CONFIG).write_text("[]"), "no JSON object"),
+        (lambda f: (f / CONFIG).write_text("[]"), "not a JSON object"),
         (lambda f: swap(f, d2t=np.array([0, 0, 0, 0])), "does not name the tokens of 'd2t'"),
         (
             lambda f: swap(f, d2t=np.empty(0, np.int64), t2d=np.zeros(12) > 0),
@@ -114,7 +114,7 @@ def swap(folder: Path, **tensors: np.ndarray) -> None:
         ),
         (
             lambda f: (f / CONFIG).write_text(json.dumps({"model_type": trimmed.KIND})),
-            "is no trimmed draft",
+            "is not a trimmed draft",
         ),
     ],
 )

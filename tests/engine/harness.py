@@ -93,9 +93,9 @@ def timed_engine(
     engine.timers.clock = clock
     forward = model.forward
 
-    def slow_forward(batch: Batch, cache: KVCache, taps: tuple[int, ...] = ()) -> Hidden:
+    def slow_forward(batch: Batch, cache: KVCache, aux_layers: tuple[int, ...] = ()) -> Hidden:
         clock.now += 1 + row_s * (batch.num_rows - 1)
-        return forward(batch, cache, taps)
+        return forward(batch, cache, aux_layers)
 
     parts = {"config": model.config, "head": model.head, "topk": model.topk}
     engine.model = type("Timed", (), parts)()

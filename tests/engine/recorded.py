@@ -109,7 +109,7 @@ class Replay:
         self.clock = clock
         self.running: list[Seq] = []
 
-    def forward(self, batch: Batch, cache: Lengths, taps: tuple[int, ...] = ()) -> Hidden:
+    def forward(self, batch: Batch, cache: Lengths, aux_layers: tuple[int, ...] = ()) -> Hidden:
         """The next token at every row, as if the row were on the way; time passes."""
         self.clock.passes += 1
         self.clock.add(self.clock.world.passes.predict(batch.num_rows))

@@ -115,9 +115,9 @@ def test_a_shared_prompt_is_read_once():
     rows = []
     forward = engine.model.forward
 
-    def counting(batch, cache, taps=()):
+    def counting(batch, cache, aux_layers=()):
         rows.append(batch.num_rows)
-        return forward(batch, cache, taps)
+        return forward(batch, cache, aux_layers)
 
     engine.model.forward = counting  # type: ignore[method-assign]
     try:

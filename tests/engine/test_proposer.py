@@ -123,7 +123,7 @@ WRONG = [
     (Draft((1, 2), (-1, 0.0)), "a draft's parent is a float instead of an int"),
     (Draft((1,), (-1,), np.array([0.5])), "a draft's confidence is a ndarray instead of a tuple"),
     *(
-        (Draft((1, 2), (-1, 0), (0.5, p)), f"confidence is {p!r}, which is no probability")
+        (Draft((1, 2), (-1, 0), (0.5, p)), f"confidence is {p!r}, which is not a probability")
         for p in (1.5, -0.1, -5, math.nan, math.inf, -math.inf, None, "x", np.float32(2))
     ),
 ]

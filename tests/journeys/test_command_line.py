@@ -119,7 +119,7 @@ MISTAKES = [
     ("forerun generate hi --memory-budget -1", "must be a size such as 600MiB, got '-1'"),
     ("forerun generate hi --memory-budget 100MB", "too small for smollm2-135m-instruct"),
     ("forerun generate hi -j /nowhere.json", "no such file"),
-    ("forerun generate hi -j {", "--json-schema json must be a JSON schema, and is no JSON"),
+    ("forerun generate hi -j {", "--json-schema json must be a JSON schema, and is not JSON"),
     ("""forerun generate hi -j '{"type": "flower"}'""", "json cannot be used: Invalid type: flower"),
     ("forerun generate hi -j {} --ignore-eos", "exclude each other"),
     ("forerun generate hi --grammar 'root ::= ('", "grammar cannot be used"),
@@ -136,7 +136,7 @@ def test_a_mistake_is_one_line_and_exit_2(shell, line, message):
 def test_a_folder_without_a_model_is_one_line_that_says_what_is_in_it(shell, tmp_path):
     code, _, err = shell(f"forerun generate hi -m {tmp_path}")
     assert (code, err.count("\n")) == (2, 1)
-    assert "no Hugging Face model folder; give a GGUF file" in err
+    assert "not a Hugging Face model folder; give a GGUF file" in err
     broken = tmp_path / "folder" / "broken.gguf"
     broken.parent.mkdir()
     broken.write_bytes(b"GGUF" + bytes(20))

@@ -99,7 +99,7 @@ def test_the_commands_of_a_page_have_these_options(page):
             if not re.fullmatch(r"--?[a-z][\w-]*", name):
                 continue
             known = name in flags(command)
-            assert known, f"{name} is no option of forerun {' '.join(path)}"
+            assert known, f"{name} is not an option of forerun {' '.join(path)}"
 
 
 OTHERS = {
@@ -147,4 +147,4 @@ def test_the_files_and_constants_that_a_page_names_exist(page):
         candidates = [ROOT / name, ROOT / "src/forerun" / name, ROOT / "src" / name]
         assert any(candidate.exists() for candidate in candidates), f"{name} is not there"
     for name in re.findall(r"`([A-Z]+_[A-Z_]+)`", TEXTS[page]):
-        assert re.search(rf"\b{name}\b", sources), f"{name} is no name of the code"
+        assert re.search(rf"\b{name}\b", sources), f"{name} is not a name of the code"

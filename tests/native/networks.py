@@ -231,13 +231,13 @@ def text(slot, length):
     return tokens, normal(length, 3 * WIDTH, seed=slot)
 
 
-def feed(network, *rows):
-    getattr(network, "native", network).feed(*rows)
+def prefill(network, *rows):
+    getattr(network, "native", network).prefill(*rows)
 
 
 def fill(network, lengths=LENGTHS, step=1000):
     for slot, length in enumerate(lengths):
         tokens, states = text(slot, length)
         for i in range(0, length, step):
-            feed(network, slot, tokens[i : i + step], states[i : i + step])
+            prefill(network, slot, tokens[i : i + step], states[i : i + step])
     return network

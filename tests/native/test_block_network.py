@@ -8,7 +8,7 @@ import pytest
 
 from forerun.core.errors import LoadError
 from tests.native.models import VOCAB
-from tests.native.networks import DFLASH, NETWORKS, block_kind, feed, text
+from tests.native.networks import DFLASH, NETWORKS, block_kind, prefill, text
 
 
 def test_fewer_steps_guess_the_first_places():
@@ -26,7 +26,7 @@ def test_a_block_is_filled_once_for_all_steps_of_a_draft():
     network = kind.begun(kind.native())
     first = kind.drafts(network)
     tokens, states = text(5, 3)
-    feed(network, 0, tokens, states)
+    prefill(network, 0, tokens, states)
     second = kind.drafts(network)
     assert second[0] != first[0]
     assert second[1:] == first[1:]

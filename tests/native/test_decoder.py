@@ -161,13 +161,13 @@ def test_int4_has_a_widest_head(kv: Precision) -> None:
             model.new_cache(1, 64, kv)
 
 
-def test_taps_are_the_layers_outputs_in_the_order_asked() -> None:
+def test_aux_hidden_states_are_the_layers_outputs_in_the_order_asked() -> None:
     weights = random_weights(GATED)
     model = load_native(GATED, weights)
     torch_model = reference(GATED, weights)
     batch = Batch((Segment(0, 0, text(300)),))
-    ours = model.forward(batch, model.new_cache(1, 512, "fp32"), taps=(1, 0)).taps
-    theirs = torch_model.forward(batch, torch_model.new_cache(1, 512), taps=(0, 1)).taps
+    ours = model.forward(batch, model.new_cache(1, 512, "fp32"), aux_layers=(1, 0)).aux
+    theirs = torch_model.forward(batch, torch_model.new_cache(1, 512), aux_layers=(0, 1)).aux
     assert_close(ours, theirs[::-1], rtol=1e-2, atol=1e-2)
 
 
@@ -204,12 +204,12 @@ def test_impossible_segments_are_refused(segment: Segment, complaint: str) -> No
     model = native(GATED)
     cache = model.new_cache(1, 40)
     assert cache.reserve(0, 40)
-    hidden, taps = (
+    hidden, aux = (
         np.empty((segment.num_rows, GATED.hidden_size), np.float32),
         np.empty((0, 0, 0), np.float32),
     )
     with pytest.raises(ValueError, match=complaint):
-        model._native.forward(cache.native, [segment], None, hidden, [], taps)
+        model._native.forward(cache.native, [segment], None, hidden, [], aux)
 
 
 def test_arrays_of_the_wrong_shape_are_refused() -> None:

@@ -237,7 +237,7 @@ def test_rows_given_as_vectors_are_their_tokens(kind, name, num_rows: int, cut: 
     blank = Segment(1, cut, (0,) * (num_rows - cut))
     rest = model.forward(Batch((blank,)), cache, (0,), inputs=inputs[cut:])
     assert same_bits(rest.last, plain.last[cut:])
-    assert same_bits(rest.taps[0], plain.taps[0][cut:])
+    assert same_bits(rest.aux[0], plain.aux[0][cut:])
 
 
 @pytest.mark.parametrize("kind", sorted(CONFIGS))

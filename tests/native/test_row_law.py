@@ -227,8 +227,8 @@ def logits_and_path(
 
 def forward_in_order(model: NativeDecoder, cache: InOrder, segment: Segment) -> Floats:
     hidden = np.empty((segment.num_rows, model.config.hidden_size), np.float32)
-    taps = np.empty((0, 0, 0), np.float32)
-    model._native.forward(cache.native, [segment], None, hidden, [], taps)
+    aux = np.empty((0, 0, 0), np.float32)
+    model._native.forward(cache.native, [segment], None, hidden, [], aux)
     return hidden
 
 

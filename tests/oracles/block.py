@@ -42,8 +42,8 @@ class TorchBlock:
         self.head = torch.from_numpy(target.head_weights(weights.tokens))
         self.slots: dict[int, _Rows] = {}
 
-    def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
-        """Add rows: the target's states (R, taps x width), and the tokens after them."""
+    def prefill(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
+        """Add rows: the target's aux hidden states (R, aux layers x width), and the tokens after them."""
         empty = torch.zeros(0, self.config.hidden_size)
         rows = self.slots.setdefault(slot, _Rows(empty))
         fused = self._linear("fc", torch.from_numpy(states))
@@ -61,7 +61,7 @@ class TorchBlock:
         return self._norm("norm", x)[0 if c.sample_from_anchor else 1 :]
 
     def draft(self, request: Solo) -> list[GuessTree]:
-        """Grow a tree below the last token that was fed of each slot."""
+        """Grow a tree below the last token that was prefilled of each slot."""
         assert request.rows is not None, "its slots"
         states = [self.states(slot, request.num_steps) for slot in request.rows]
         request.tokens = [self.slots[slot].token for slot in request.rows]

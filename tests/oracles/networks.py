@@ -154,7 +154,7 @@ class _Rows:
 
 
 class TorchEagle:
-    """The oracle of `EagleNetwork`. A slot holds a sequence: keys and values of the rows that were fed."""
+    """The oracle of `EagleNetwork`. A slot holds a sequence: keys and values of the rows that were prefilled."""
 
     def __init__(self, weights: EagleWeights, target: Model, max_len: int) -> None:
         self.weights, self.max_len = weights, max_len
@@ -169,7 +169,7 @@ class TorchEagle:
         self.net.requires_grad_(False)
         self.slots: dict[int, _Rows] = {}
 
-    def feed(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
+    def prefill(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
         """Add rows: tokens, and the target's states (R, 3 x width) before them. Raises IndexError beyond `max_len`."""
         rows = self.slots.setdefault(slot, _Rows())
         if rows.length + len(tokens) > self.max_len:
@@ -179,20 +179,23 @@ class TorchEagle:
         rows.length, rows.token, rows.g = rows.length + len(tokens), tokens[-1], g[:, -1:]
 
     def draft(self, request: Solo) -> list[GuessTree]:
-        """Grow a tree below the last token that was fed of each slot."""
+        """Grow a tree below the last token that was prefilled of each slot."""
         assert request.rows is not None, "its slots"
         rows = [self.slots[slot] for slot in request.rows]
         after: dict[tuple[int, int], tuple[Tensor, Keys]] = {}
 
         def guess(number: int, step: Step) -> tuple[Ids, Floats]:
-            i, fed = step.sequence, rows[step.sequence]
-            assert fed.keys is not None
-            assert fed.g is not None
+            i, prefilled = step.sequence, rows[step.sequence]
+            assert prefilled.keys is not None
+            assert prefilled.g is not None
             if number:
                 g, keys = after[i, step.parent]
-            else:  # the last fed row again, over those before it
-                g, keys = fed.g, Keys(fed.keys.keys[:, :, :-1], fed.keys.values[:, :, :-1])
-            g, logits, keys = self._run(keys, g, [step.token], fed.length - 1 + step.depth)
+            else:  # the last prefilled row again, over those before it
+                g, keys = (
+                    prefilled.g,
+                    Keys(prefilled.keys.keys[:, :, :-1], prefilled.keys.values[:, :, :-1]),
+                )
+            g, logits, keys = self._run(keys, g, [step.token], prefilled.length - 1 + step.depth)
             after[i, number] = g, keys
             noise, weights = noise_of(request.noises, i), self.weights
             row = logits[0, -1].numpy()

@@ -63,13 +63,13 @@ class Together:
         width = self.config.hidden_size
 
         def work(rank: int) -> np.ndarray:
-            hidden, taps = (
+            hidden, aux = (
                 np.empty((len(tokens), width), np.float32),
                 np.empty((0, 1, width), np.float32),
             )
             given = inputs if rank == 0 else np.full_like(inputs, np.nan)  # theirs are not read
             self.decoders[rank].native.forward(
-                self.caches[rank].native, [segment], given, hidden, [], taps
+                self.caches[rank].native, [segment], given, hidden, [], aux
             )
             return hidden
 

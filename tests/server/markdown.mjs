@@ -1,7 +1,7 @@
 // The law of markdown.js, run by test_page.py in a folder with the page's files.
 import assert from "node:assert/strict";
 import { parse, safe } from "./markdown.js";
-import { add, Calls } from "./answer.js";
+import { add, Calls } from "./receive.js";
 import * as branches from "./branches.js";
 import { kinds } from "./code.js";
 

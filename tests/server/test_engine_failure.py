@@ -1,4 +1,4 @@
-"""An engine thread that an error ends: nobody waits for it, and whoever watches the server is told."""
+"""An engine thread that an error ends: no request waits for it, and health checks see it."""
 
 from __future__ import annotations
 

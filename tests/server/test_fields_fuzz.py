@@ -184,7 +184,7 @@ def fields(url: str, route: str) -> set[str]:
 
 
 def is_wrong(answer: httpx.Response) -> bool:
-    """Tell what no request may be answered with: a failure of ours, in a stream too, or what is no JSON."""
+    """Tell what no request may be answered with: a failure of ours, in a stream too, or what is not JSON."""
     if answer.headers["content-type"] == "application/json":
         answer.json()
     failed = "server_error" in answer.text or "engine failed" in answer.text

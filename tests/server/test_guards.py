@@ -66,7 +66,7 @@ def test_two_ways_to_say_where_a_request_ends_are_refused(url, route):
         found = b"".join(iter(lambda: client.recv(65536), b""))
     assert found.startswith(b"HTTP/1.1 400 ")
     assert b"send one of them" in found
-    assert found.count(b"HTTP/1.1") == 1  # what follows is no request
+    assert found.count(b"HTTP/1.1") == 1  # what follows is not a request
 
 
 def test_its_own_page_is_let_in(url):

@@ -186,7 +186,9 @@ def test_a_running_stream_outlives_the_wish_for_another_model(loads, offline) ->
             next(lines)
             other = pool.submit(ask, url, "beta")
             wait_until(lambda: served._loads)
-            assert tokens(ask(url, "alpha")) == offline["alpha"]  # nobody waits for who waits
+            assert (
+                tokens(ask(url, "alpha")) == offline["alpha"]
+            )  # waiting requests do not block others
             assert not other.done()
             ends = [line for line in lines if '"finish_reason":"length"' in line]
         assert len(ends) == 6

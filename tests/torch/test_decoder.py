@@ -1,4 +1,4 @@
-"""The decoder's promises beside the row law: taps, room, bytes."""
+"""The decoder's promises beside the row law: aux hidden states, room, bytes."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ from tests.torch.decoders import random_decoder
 TOKENS = tuple(range(11))
 
 
-def test_taps_are_layer_outputs_in_the_order_asked() -> None:
+def test_aux_hidden_states_are_layer_outputs_in_the_order_asked() -> None:
     decoder = decoder_of("gated")
     hidden = decoder.forward(Batch((Segment(0, 0, TOKENS),)), decoder.new_cache(1, 16), (1, 0, 1))
-    assert [tap.shape for tap in hidden.taps] == [(11, 32)] * 3
-    assert np.array_equal(hidden.taps[0], hidden.taps[2])
-    assert not np.array_equal(hidden.taps[0], hidden.taps[1])
+    assert [each.shape for each in hidden.aux] == [(11, 32)] * 3
+    assert np.array_equal(hidden.aux[0], hidden.aux[2])
+    assert not np.array_equal(hidden.aux[0], hidden.aux[1])
     weight = decoder.weights["norm"]
     normed = torch.nn.functional.rms_norm(
-        torch.from_numpy(hidden.taps[0]), (32,), weight, decoder.config.norm_eps
+        torch.from_numpy(hidden.aux[0]), (32,), weight, decoder.config.norm_eps
     )
     assert_close(normed, hidden.last)
 
 
-def test_taps_do_not_change_the_result() -> None:
+def test_aux_hidden_states_do_not_change_the_result() -> None:
     decoder = decoder_of("gated")
     batch = Batch((Segment(0, 0, TOKENS),))
     plain = decoder.forward(batch, decoder.new_cache(1, 16))
-    assert plain.taps == ()
+    assert plain.aux == ()
     assert np.array_equal(decoder.forward(batch, decoder.new_cache(1, 16), (0,)).last, plain.last)
 
 

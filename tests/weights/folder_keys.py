@@ -146,7 +146,7 @@ TOKENS = (
 LORA = {"peft_type": "LORA", "base_model_name_or_path": "org/base"}
 WEIGHTS = "model.safetensors"
 FILES = (
-    Line(WEIGHTS, "", READ, "the weights, whatever an index beside it says"),
+    Line(WEIGHTS, "", READ, "the weights, whatever an index next to it says"),
     Line(
         "gptq_model-4bit-128g.safetensors",
         "",
@@ -174,7 +174,7 @@ FILES = (
         "adapter_config.json",
         "",
         REFUSED,
-        "alone: it is no model",
+        "alone: it is not a model",
         {"config.json": None, "adapter_config.json": LORA},
         complaint="is an adapter .LORA. of org/base, no model",
     ),

@@ -311,8 +311,8 @@ def test_a_type_that_llama_cpp_has_is_refused_in_a_line(tmp_path: Path) -> None:
     ("content", "message"),
     [
         (b"", "the file is empty"),
-        (b"GGU", "no GGUF file"),
-        (b"PK\x03\x04 a zip archive", "no GGUF file"),
+        (b"GGU", "not a GGUF file"),
+        (b"PK\x03\x04 a zip archive", "not a GGUF file"),
         (b"GGUF\x01\x00\x00\x00" + bytes(16), "version 1 is not supported"),
         (b"GGUF\x00\x00\x00\x03" + bytes(16), "version 50331648 is not supported"),
         (b"GGUF\x03\x00\x00\x00" + b"\xff" * 16, "truncated"),

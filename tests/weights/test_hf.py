@@ -98,10 +98,10 @@ def test_a_folder_that_is_no_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(LoadError, match=r"has no config.json"):
         open_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("{")
-    with pytest.raises(LoadError, match=r"config.json is no JSON file"):
+    with pytest.raises(LoadError, match=r"config.json is not a JSON file"):
         open_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("[1]")
-    with pytest.raises(LoadError, match=r"config.json is no JSON object"):
+    with pytest.raises(LoadError, match=r"config.json is not a JSON object"):
         open_checkpoint(tmp_path)
     (tmp_path / "config.json").write_text("{}")
     with pytest.raises(LoadError, match="names no architectures"):

@@ -55,7 +55,10 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
         "otherwise on purpose: one sentence for all prompts that are too long",
     ),
     (r"test_metrics_disabled", "otherwise on purpose: /metrics is always there"),
-    (r"timings_are_finite", "otherwise on purpose: timings name the drafter, which is no number"),
+    (
+        r"timings_are_finite",
+        "otherwise on purpose: timings name the drafter, which is not a number",
+    ),
     (r"test_metrics_", "otherwise on purpose: metrics have vLLM's names"),
     (
         r"cors_options|cors_origins",
@@ -66,7 +69,7 @@ _BY_NAME: tuple[tuple[str, str], ...] = (
     (r"local_media|vision|with_image", "not built: images"),
     (
         r"test_date_inside",
-        "otherwise on purpose: templates see what transformers gives them, which is no date",
+        "otherwise on purpose: templates see what transformers gives them, which is not a date",
     ),
     (
         r"test_router",

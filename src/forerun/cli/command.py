@@ -17,7 +17,7 @@ from forerun.core.errors import ConfigError, unknown
 MODEL = "model_words"
 """Name of the argument that is the model, instead of --model."""
 ALIKE = 0.75
-"""A misspelt word is answered with one at least so like it (`difflib`'s ratio), or with none."""
+"""A mistyped word is answered with one at least so like it (`difflib`'s ratio), or with none."""
 _LETTERS = re.compile(r"-[A-Za-z][A-Za-z-]+")
 
 
@@ -65,7 +65,7 @@ class Group(Command, click.Group):
         return [options, *(str(each.metavar) for each in self.arguments), *rest]
 
     def words(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Return the words that click reads, where one that is no command's name is the model."""
+        """Return the words that click reads, where one that is not a command's name is the model."""
         _, rest, _ = self.make_parser(ctx).parse_args([*args])
         own = super().words(ctx, args[: len(args) - len(rest)])
         is_model = rest and self.arguments and not self._is_like(rest[0])

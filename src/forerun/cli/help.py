@@ -63,12 +63,12 @@ class FieldOption(Option):
         self.is_first, self.hint = flag == self.names[0], first if self.is_list else hint
         words = "|".join(str(each) for each in typing.get_args(first))
         if first is bool:
-            spelling = f"{flag}/--no-{flag.removeprefix('--')}"
+            typed = f"{flag}/--no-{flag.removeprefix('--')}"
         else:
-            spelling, takes = flag, declared["metavar"] or words or _TYPES.get(first, "TEXT")
+            typed, takes = flag, declared["metavar"] or words or _TYPES.get(first, "TEXT")
             settings = {"metavar": takes, "multiple": self.is_list, "type": str} | settings
         group = declared["group"] or group
-        super().__init__([flag.replace("-", "_"), spelling], group=group, default=None, **settings)
+        super().__init__([flag.replace("-", "_"), typed], group=group, default=None, **settings)
 
     def read(self, given: Any) -> Any:
         """Convert what was given. Raises ConfigError."""

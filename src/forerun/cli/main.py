@@ -69,9 +69,11 @@ class _Root(Group):
             return HABITS[word].format(rest=rest).rstrip()
         if word.startswith("-"):
             answers = self.get_command(ctx, "generate")
-            theirs = {flag for each in answers.params for flag in each.opts} if answers else set()
-            theirs -= {flag for each in self.get_params(ctx) for flag in each.opts}
-            is_one = word.partition("=")[0] in theirs
+            answer_flags = (
+                {flag for each in answers.params for flag in each.opts} if answers else set()
+            )
+            answer_flags -= {flag for each in self.get_params(ctx) for flag in each.opts}
+            is_one = word.partition("=")[0] in answer_flags
             return f"forerun generate {shlex.join(args[:4])}" if is_one else ""
         if word.endswith(".gguf"):
             return f"forerun chat -m {shlex.quote(word)}"

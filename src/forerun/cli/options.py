@@ -24,7 +24,7 @@ from forerun.cli.loading import load as load
 from forerun.cli.params import Form as Form
 from forerun.cli.params import Params as Params
 from forerun.cli.params import read_template as read_template
-from forerun.compat import engine as spellings
+from forerun.compat import engine as compat
 from forerun.core.config import DRAFT_FIELDS, EngineConfig
 from forerun.core.errors import ConfigError, given_as
 from forerun.core.errors import check_least as check_least
@@ -82,11 +82,11 @@ def engine(
     options += _options(EngineConfig, names[1:], group, defaults)
     if "drafter" in names:
         about = "vLLM's JSON object, instead of -d."
-        flag = flag_of(spellings.SPECULATIVE)
+        flag = flag_of(compat.SPECULATIVE)
         options.append(Option([_name(flag), flag], group="Drafting", metavar="JSON", help=about))
-        options += [_hidden(flag_of(name)) for name in spellings.DRAFTING]
+        options += [_hidden(flag_of(name)) for name in compat.DRAFTING]
     options += _options(EngineConfig, fixed, "", {}, hidden=True)
-    options += [_hidden(flag, one.takes) for flag, one in spellings.IGNORED.items()]
+    options += [_hidden(flag, one.takes) for flag, one in compat.IGNORED.items()]
 
     def build(given: dict[str, Any], typed: dict[str, str], is_one: bool) -> EngineConfig:
         click.get_current_context().meta[_GIVEN] = given.copy()
@@ -101,8 +101,8 @@ def engine(
         for flag in [flag for flag in given if _FLAGS.get(flag) in fixed]:
             always, value = fixed[_FLAGS[flag]], given.pop(flag)
             if str(value) != str(always):
-                spellings.note(flag, value, f"it is always {always} with this command")
-        config, ours = spellings.configure(EngineConfig(**defaults), given)
+                compat.note(flag, value, f"it is always {always} with this command")
+        config, ours = compat.configure(EngineConfig(**defaults), given)
         typed.update(ours)
         return config
 
@@ -124,7 +124,7 @@ def _is_model(flag: str) -> bool:
 
 @cache
 def _hidden(flag: str, takes: str | None = "") -> click.Option:
-    """Make an option that help does not list, one for all commands; `takes` as in `spellings.engine.IgnoredFlag`."""
+    """Make an option that help does not list, one for all commands; `takes` as in `compat.engine.IgnoredFlag`."""
     settings: dict[str, Any] = {"is_flag": True} if takes is None else {}
     if takes == "?":
         settings = {"is_flag": False, "flag_value": ""}
@@ -207,7 +207,7 @@ def _shown(default: object) -> str:
 
 
 def _name(flag: str) -> str:
-    """Name a flag's parameter, so that it is no other's and no other parameter's of a command."""
+    """Name a flag's parameter, so that it is not that of another flag or parameter of a command."""
     return flag.replace("-", "_")
 
 

@@ -318,7 +318,7 @@ def configure(
 
 
 def _ignore(name: str, value: object) -> None:
-    """Note a name that has no effect. Raises ConfigError for one that is no engine's."""
+    """Note a name that has no effect. Raises ConfigError for one that no engine has."""
     ignored = IGNORED.get(name) or KEYWORDS.get(keyword(name))
     if ignored is None:
         names = {each for each in (*_FIELDS, *DRAFTING, *KEYWORDS) if each[0] != "-"}

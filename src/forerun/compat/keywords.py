@@ -41,7 +41,7 @@ class EngineOptions(TypedDict, total=False):
 
 
 class Keywords(EngineOptions, total=False):
-    """Also the names of vLLM, llama.cpp and Hugging Face (`spellings.engine`)."""
+    """Also the names of vLLM, llama.cpp and Hugging Face (`compat.engine`)."""
 
     speculative_config: Mapping[str, object] | str | None
     assistant_confidence_threshold: float | None

@@ -24,9 +24,9 @@ from forerun.core.params import MAX_SEED, SAMPLERS
 
 _log = logging.getLogger("forerun")
 
-SLIP = 0.85
+CLOSE_MATCH = 0.85
 """How alike (`difflib`) a name is to the one that was meant: `temprature`, not `client_metadata`."""
-LONGEST_SLIP = 64
+LONGEST_NAME = 64
 """Letters of a name that is compared."""
 MAX_COMPARED = 32
 """Unknown names of a request that are compared with all that are known."""
@@ -238,7 +238,7 @@ def _shown(name: str, meant: str) -> str:
 
 def _bare(name: str) -> str:
     """Write a name so that no header ends within it."""
-    return re.sub(r"[^\w.:/+-]", "?", name[:LONGEST_SLIP], flags=re.ASCII)
+    return re.sub(r"[^\w.:/+-]", "?", name[:LONGEST_NAME], flags=re.ASCII)
 
 
 @contextmanager
@@ -292,7 +292,7 @@ def read(
 
 def snake(name: str, known: Collection[str]) -> str:
     """Write a name as ours are, if it is one of them then: `maxTokens`, `Max-Tokens`."""
-    if name in known or name in _KNOWN or not (name.isascii() and len(name) <= LONGEST_SLIP):
+    if name in known or name in _KNOWN or not (name.isascii() and len(name) <= LONGEST_NAME):
         return name
     plain = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().replace("-", "_")
     return plain if plain in known or plain in _KNOWN else name
@@ -382,7 +382,7 @@ _KNOWN = frozenset(NAMES)
 
 
 def leave_out(strange: Set[str], known: Collection[str]) -> None:
-    """Note fields that are not known here. Raises RequestError for one that nobody has, in a request read strictly."""
+    """Note fields that are not known here. With strict reading, raises RequestError for one that no server has."""
     found = _ignored.get()
     for name in sorted(strange & HINTS):  # within objects
         note(name, _NO_EFFECT)
@@ -395,11 +395,11 @@ def leave_out(strange: Set[str], known: Collection[str]) -> None:
 
 
 def _meant_by(name: str, known: Collection[str], found: IgnoredFields) -> str:
-    """Return the known name of which one is a slip, a letter or two wrong; empty if there is none."""
-    if len(name) > LONGEST_SLIP or found.num_compared >= MAX_COMPARED:
+    """Return the known name that was probably meant, a letter or two off; empty if there is none."""
+    if len(name) > LONGEST_NAME or found.num_compared >= MAX_COMPARED:
         return ""
     found.num_compared += 1
-    close = get_close_matches(name.lower(), {*known, *RENAMED}, n=1, cutoff=SLIP)
+    close = get_close_matches(name.lower(), {*known, *RENAMED}, n=1, cutoff=CLOSE_MATCH)
     return close[0] if close else ""
 
 

@@ -19,7 +19,7 @@ from forerun.text.parsing.calls import CLOSE, HERMES_CALLS, schemas_of
 from forerun.text.parsing.forms import HARMONY_CALLS, AnswerForm
 from forerun.text.parsing.harmony import CALL, CHANNEL, FINAL
 from forerun.text.parsing.tags import Tools as Schemas
-from forerun.text.tool_calls import described
+from forerun.text.tool_prompt import described
 
 _NAME = re.compile(r"[\w.:/@#~+-]{1,128}")
 CHOICES = 'none, auto, required or {"type": "function", "function": {"name": ...}}'
@@ -126,7 +126,7 @@ def _compilable(schemas: Schemas) -> Schemas:
 
 
 def is_hosted(tool: Mapping[str, Any]) -> bool:
-    """Tell a tool that others run: whatever is no function."""
+    """Tell a tool that others run: whatever is not a function."""
     kind = tool.get("type", "function")
     return isinstance(kind, str) and kind not in ("function", "custom")
 

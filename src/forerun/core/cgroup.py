@@ -68,7 +68,7 @@ def _groups(system: Path) -> Iterator[Path]:
 
 
 def _numbers(path: Path) -> list[int]:
-    """Read a file's numbers; none of a file that is missing or has a word: `max` is no limit."""
+    """Read a file's numbers; none of a file that is missing or has a word: `max` means no limit."""
     words = [word for line in _lines(path) for word in line.split()]
     return [int(word) for word in words] if all(map(str.isdecimal, words)) else []
 

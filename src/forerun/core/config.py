@@ -157,14 +157,14 @@ class EngineConfig:
 
     @property
     def budget_nbytes(self) -> int | None:
-        """Convert `memory_budget` to bytes. Raises ConfigError for what is no size."""
+        """Convert `memory_budget` to bytes. Raises ConfigError for what is not a size."""
         if self.memory_budget is None:
             return None
         return _nbytes("memory_budget", self.memory_budget, "600MiB")
 
     @property
     def prompt_cache_nbytes(self) -> int:
-        """Convert `prompt_cache_size` to bytes. Raises ConfigError for what is no size."""
+        """Convert `prompt_cache_size` to bytes. Raises ConfigError for what is not a size."""
         return _nbytes("prompt_cache_size", self.prompt_cache_size, "8GiB")
 
 

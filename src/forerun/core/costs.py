@@ -3,12 +3,12 @@
 `CostCurve` is the one cost type, from a table, from measurements while it runs, or both.
 
 A size is the rows of a pass, or the nodes a drafter returned. `v(k)` is the cost of a pass of k rows
-over that of one row. Costs learned at run time are relative: whoever records them divides by the
+over that of one row. Costs learned at run time are relative: the caller that records them divides by the
 machine's speed of the moment, so that a slow second does not look like a large pass. Nothing here
 reads a clock.
 
 Of a mixture of experts a pass reads each expert that some row chose, once: a size's cost is the mean over what the
-rows of such passes chose of late, siblings and repeated text less than strangers.
+rows of such passes chose recently; siblings and repeated text choose fewer than unrelated rows.
 """
 
 from __future__ import annotations

@@ -106,7 +106,7 @@ def parse(spec: str) -> tuple[str, dict[str, str]]:
         key, equals, value = part.partition("=")
         key = key.strip()
         if not equals or not key:
-            raise ConfigError(f"'{part}' in '{spec}' is no option: write key=value")
+            raise ConfigError(f"'{part}' in '{spec}' is not an option: write key=value")
         if key in values:
             raise ConfigError(f"option '{key}' is given twice in '{spec}'")
         values[key] = value

@@ -289,7 +289,7 @@ _LIMITS: tuple[tuple[str, str, Callable[[Any], bool]], ...] = (
     ("logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
     ("prompt_logprobs", f"from 0 to {MAX_LOGPROBS}, or none", _within(0, MAX_LOGPROBS)),
 )
-"""Of values that have the type of their field; none is no value."""
+"""Of values that have the type of their field; None is not a value."""
 _ALLOWED = {name: allowed for name, allowed, _ in _LIMITS} | {
     "structured_outputs": "a StructuredOutputsParams",
     "stop_behind": "a ThoughtMarks",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 NO_HOME = Path("/proc/no-home")
-"""The home of a user without one: nothing is there, and nobody, root neither, can make anything there."""
+"""The home of a user without one: nothing is there, and no user, not even root, can create anything there."""
 
 
 def expanded(path: str | Path) -> Path:

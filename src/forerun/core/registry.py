@@ -1,7 +1,7 @@
 """A folder is a list: every module of a package is a plug-in whose name is the file's name.
 
 Adding a drafter, an architecture, a command is adding one file or folder; deleting it removes the plug-in. The
-laboratory adds those of `forerun.lab.<kind>`, where it is installed. Other distributions add theirs through the
+laboratory adds those of `forerun.lab.<kind>`, where it is installed. Other distributions add plug-ins through the
 entry-point group `forerun.<kind>`, such as `forerun.drafters`.
 """
 

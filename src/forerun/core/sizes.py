@@ -48,7 +48,7 @@ def parse_budget(given: str | int) -> int:
 
 
 def _what_is_wrong(text: str) -> str:
-    """Return why a text is no budget, and how it might be meant."""
+    """Return why a text is not a budget, and how it might be meant."""
     units = "units: B, kB, MB, GB, TB of 1000, KiB, MiB, GiB, TiB of 1024"
     if _NUMBER.fullmatch(text):
         return f"has no unit: write {text}MiB or {text}MB"
@@ -58,7 +58,7 @@ def _what_is_wrong(text: str) -> str:
         letter = "k" if like[2] in "kK" and not like[3] else like[2].upper()
         unit = f"{letter}{like[3] and 'i'}B"
         return f"has no exact unit: write {like[1]}{unit} ({units})"
-    return f"is no size ({units})"
+    return f"is not a size ({units})"
 
 
 def format_size(nbytes: float) -> str:

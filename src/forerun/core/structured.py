@@ -26,7 +26,7 @@ _NEUTRAL: Mapping[str, tuple[object, ...]] = {
 
 
 LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
-"""How JSON is written, in llguidance's words; most of the structure then has one spelling."""
+"""How JSON is written, in llguidance's words; most of the structure then has one form."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,7 +36,7 @@ class StructuredOutputsParams:
     Raises RequestError for anything else.
 
     Objects and lists are written on one line, with a space after each colon and comma, so most of the structure has one
-    spelling and need not be decoded token by token.
+    form and need not be decoded token by token.
     """
 
     json: str | Mapping[str, Any] | type | None = None
@@ -156,7 +156,7 @@ def _schema(given: Any) -> object:
         try:
             given = json_lib.loads(given)
         except (ValueError, RecursionError) as error:
-            raise RequestError(f"json must be a JSON schema, and is no JSON: {error}") from error
+            raise RequestError(f"json must be a JSON schema, and is not JSON: {error}") from error
     if isinstance(given, bool):
         return {"allOf": [given]}  # which llguidance reads everywhere but at the top
     if not isinstance(given, Mapping):

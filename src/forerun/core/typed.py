@@ -57,7 +57,9 @@ def fit(value: Any, hint: Any) -> Any:
     if origin is Literal:
         return fit(value, str)  # which of them, who reads it checks
     if hint is bool and type(value).__name__ in ("bool", "bool_"):
-        return bool(value)  # NumPy's has another name by its version, and is no kind of Python's
+        return bool(
+            value
+        )  # NumPy's has another name by its version, and is not a subclass of Python's bool
     if hint is int and isinstance(value, Integral) and not isinstance(value, bool):
         return int(value)
     if hint is float and isinstance(value, Real) and not isinstance(value, bool):

@@ -208,7 +208,7 @@ class Seq:
     params: SamplingParams
     seed: int
     stream: int = 0
-    """Of sequences with one seed, which."""
+    """Index among the sequences of one seed."""
     num_instructions: int = 0
     """Prompt tokens before the first words of a user."""
     num_prompt: int = field(init=False)

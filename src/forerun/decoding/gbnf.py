@@ -78,7 +78,7 @@ def is_gbnf(grammar: str) -> bool:
 def translated(grammar: str, token_id: Callable[[str], int | None]) -> tuple[str | None, str]:
     """Return a regular expression if there is one, and the grammar in Lark's notation.
 
-    `token_id` returns the id of a text that is one token. Raises ValueError for what is no GBNF.
+    `token_id` returns the id of a text that is one token. Raises ValueError for what is not GBNF.
     """
     rules = _Reader(grammar, token_id).rules()
     try:

@@ -43,7 +43,7 @@ class GrammarState(Protocol):
 
 
 class Compiling:
-    """The state before the first token, while a thread compiles the grammar: whoever asks it waits for that.
+    """The state before the first token, while a thread compiles the grammar: a caller that needs it waits for that.
 
     Its methods raise what compiling raises.
     """

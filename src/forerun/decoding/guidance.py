@@ -1,7 +1,7 @@
 """Grammars of structured outputs, by the library llguidance: schemas and expressions become states (`grammar.py`).
 
 llguidance follows an Earley parser over bytes and walks the vocabulary's trie for a mask. Where bytes are forced, it
-allows only the tokens that the tokenizer itself would write, so what is forced has one spelling in tokens as well.
+allows only the tokens that the tokenizer itself would write, so what is forced has one tokenization as well.
 A state is copied in a few microseconds: branches of a draft need no way back.
 """
 
@@ -178,7 +178,7 @@ class Grammars:
                 with self._lock:
                     if self._known.get(job.wanted) is job:
                         del self._known[job.wanted]
-                # Its frames hold the matcher, and who waits for it holds the error.
+                # Its frames hold the matcher, and the waiting sequence holds the error.
                 traceback.clear_frames(error.__traceback__)
                 job.compiled.set_exception(error.with_traceback(None))
 
@@ -196,7 +196,7 @@ class Grammars:
     def _check(self, job: _Job, source: str) -> None:
         """Try a grammar in the process, which is a new one after each that it refuses: they leave memory behind."""
         if not self._is_wanted(job):
-            raise RequestError("nobody waits for the grammar any more")
+            raise RequestError("the request of this grammar has ended")
         if sum(one.num_lost for one in (self._masks, self._first_masks) if one) >= MAX_LOST:
             raise _refused(
                 job.wanted, "others are too complex, and being worked at: try again later"
@@ -241,7 +241,7 @@ class Grammars:
 
 @dataclass(slots=True, eq=False)
 class _Job:
-    """A grammar that is compiled, or will be, and who waits for it."""
+    """A grammar that is compiled, or will be, and the sequences that wait for it."""
 
     wanted: StructuredOutputsParams
     compiled: Future[Guided] = field(default_factory=Future)
@@ -329,7 +329,7 @@ class _Vocabulary:
             raise TypeError("a text is needed")
         if self._mark is None:
             return self._tokenizer.encode(text, special=False, bos=False)
-        # SentencePiece would put a space before it, which is no part of an answer.
+        # SentencePiece would put a space before it, which is not part of an answer.
         ids = self._tokenizer.encode(_MARK.decode() + text, special=False, bos=False)
         return ids[ids.index(self._mark) + 1 :]
 

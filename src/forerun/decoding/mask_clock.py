@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class MaskThread:
-    """Computes masks for whoever waits for them, one at a time."""
+    """Computes masks for the sequences that wait for them, one at a time."""
 
     def __init__(self) -> None:
         self.num_lost = 0

@@ -62,7 +62,7 @@ def verify(
             grammar = grammar.advance(token)
             if grammar is None:
                 break  # the output ends here
-        # Children come after their parents: what was passed over is no child of this node.
+        # Children come after their parents: what was passed over is not a child of this node.
         child = next((i for i, each in below if each == (node, token)), None)
         if child is None:
             break

@@ -3,8 +3,9 @@
 A window of W columns and N - 1 rows holds guesses of the next positions that are not good yet.
 Every pass computes the model's next token after each of them (a Jacobi iteration); the tokens along a column are an
 n-gram that the model finds plausible, which goes into a pool. N-grams of the pool that begin with the last token are
-guesses for the tokens after it. Window and guesses are one token tree: a node sees its ancestors and stands at its
-depth, which are the paper's mask and positions. A window node that turns out right is as good as a guess.
+guesses for the tokens after it; n-grams of the prompt and the answer are too, unless `text_ngrams` leaves them out.
+Window and guesses are one token tree: a node sees its ancestors and stands at its depth, which are the paper's mask and
+positions. A window node that turns out right is as good as a guess.
 
 It needs no second model, but many rows: it is faster where a pass over W (N - 1) + G (N - 1) rows costs little
 more than a pass over one.
@@ -25,7 +26,7 @@ from itertools import islice, repeat
 from random import Random
 
 from forerun.core import tree
-from forerun.core.errors import check_least
+from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target, as_given
 
@@ -49,10 +50,14 @@ class Options:
     """N: length of the n-grams; a guess is N - 1 tokens. 2 is Jacobi decoding with a pool."""
     guesses: int = 2
     """G: n-grams that are remembered for each first token and checked in a step."""
+    text_ngrams: bool = True
+    """The pool holds n-grams of the prompt and the answer, too; no: those of the window alone."""
 
     def __post_init__(self) -> None:
         for name, least in (("window", 0), ("ngram", 2), ("guesses", 1)):
             check_least(name, getattr(self, name), least)
+        if not (self.window or self.text_ngrams):
+            raise ConfigError("window=0 and text_ngrams=no leave nothing to guess")
 
 
 def build(options: Options, target: Target) -> Lookahead:
@@ -208,9 +213,10 @@ class Lookahead(Drafter):
     def propose_one(self, seq: Seq, budget: int) -> Draft:
         """Guess the window, as wide as one n-gram after the last token leaves it, and those n-grams."""
         state, n = self.states[seq.id], self.options.ngram
-        for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
-            state.pool.add([tuple(seq.tokens[stop - n : stop])])
-        state.num_read = len(seq.tokens)
+        if self.options.text_ngrams:
+            for stop in range(max(state.num_read + 1, n), len(seq.tokens) + 1):
+                state.pool.add([tuple(seq.tokens[stop - n : stop])])
+            state.num_read = len(seq.tokens)
         known = state.pool.after(seq.tokens[-1])
         tokens, parents = tree.from_paths(known)
         depth = sys.maxsize

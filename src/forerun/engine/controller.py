@@ -12,7 +12,7 @@ late, a time t is worth rate * t tokens. So the nodes are verified that maximise
 
     sum path_probability - MARGIN * rate * (pass(n + nodes) - pass(n)),
 
-and as many are asked for as maximise what the first, second, ... node of late added to that, less MARGIN * rate * ask.
+and as many are asked for as maximise what the first, second, ... node recently added to that, less MARGIN * rate * ask.
 
 What is not tried is not learned: larger questions are tried for a fixed share of the time. Nodes that
 were cut are compared with the tokens that came all the same, at no cost. Nothing here reads a clock or draws a number:
@@ -274,7 +274,7 @@ class Adaptive(Controller):
     ) -> None:
         """Learn the costs, in units of the machine's present speed.
 
-        Of passes that read prompts only what asking costs: theirs tell little of small ones, and roughly the unit.
+        Of passes that read prompts only what asking costs: of small passes they tell little, and roughly the unit.
         """
         asked = frozenset(step.seq.id for step in steps if step.budget)
         before, self._asked_before = self._asked_before, asked

@@ -213,9 +213,9 @@ class Engine:
     def _verify(self, steps: Sequence[SequenceStep], hidden: Hidden) -> None:
         """Verify the drafts, up to where each sequence ends.
 
-        As many sequences at a time as there are rows of logits for, if they are needed.
+        If logits are needed, it takes as many sequences at a time as the logits buffer has rows for.
         """
-        wanted = [*hidden.taps, *([hidden.last] if self.proposer.drafter.features.last else [])]
+        wanted = [*hidden.aux, *([hidden.last] if self.proposer.drafter.features.last else [])]
         features = None  # what the drafter asked to see
         if wanted:
             features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)

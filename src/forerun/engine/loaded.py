@@ -64,7 +64,7 @@ class Loaded:
         max_len: int,
         progress: Progress | None,
     ) -> Loaded:
-        """Read the weights, telling `progress` how many of their bytes are loaded. Raises LoadError."""
+        """Read the weights, and call `progress` with the number of bytes loaded. Raises LoadError."""
         load = partial(
             load_model,
             device=device,

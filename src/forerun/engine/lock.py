@@ -34,7 +34,7 @@ class EngineLock:
             return
         with handled_later():
             if waits:
-                with self._turn:  # whoever waits for the lock has it
+                with self._turn:  # the thread that waits for the lock has it
                     self._lock.acquire()
             elif not self._lock.acquire(blocking=False):
                 yield False

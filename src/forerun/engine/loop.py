@@ -189,7 +189,7 @@ class EngineLoop:
     ) -> Request:
         """Queue a prompt, `params.n` sequences of it. Raises RequestError and CapacityError.
 
-        Without a `sink` the events are kept for who iterates over the request; to drop it then cancels it.
+        Without a `sink` the events are kept for iteration over the request; dropping the request then cancels it.
         `prompt` is the text of the ids, of which `num_instructions` come before a user's words.
         """
         runs = tuple(
@@ -236,7 +236,7 @@ class EngineLoop:
         self._catch_up_if_free()
 
     def _catch_up_if_free(self) -> None:
-        """Catch up, unless a thread has the engine: it does so when it lets go of it."""
+        """Catch up, unless a thread has the engine: it does so when it releases it."""
         while not self._inbox.empty():  # another thread may add to it, and find the lock taken
             with self.model_lock.held(waits=False) as is_held:
                 if not is_held:

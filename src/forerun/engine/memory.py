@@ -90,7 +90,7 @@ class ModelNumbers:
     state: int = 0
     """Bytes of a recurrent state, of all layers."""
     state_row: int = 0
-    """Bytes that a row takes beside it."""
+    """Other bytes that a row takes."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

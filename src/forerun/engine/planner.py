@@ -49,9 +49,9 @@ KEPT = 0.35
 GIVEN_UP = {
     "max_len": "{} tokens of context",
     "num_checkpoints": "{} checkpoint{} of recurrent states",
-    "logit_rows": "logits of {} row{} or one sequence at a time",
-    "draft_rows": "drafts of {} rows",
-    "prefill_rows": "prompts read {} tokens at a time",
+    "logit_rows": "logits of at most {} row{} at a time, or of one sequence",
+    "draft_rows": "drafts of at most {} rows",
+    "prefill_rows": "prefill of {} tokens a pass",
     "num_seqs": "{} sequence{} at a time",
 }
 """Words for what is less than was asked for in a workload."""

@@ -2,7 +2,7 @@
 
     budgets -> propose -> end of the output, grammar -> controller -> prediction, forced tokens
 
-A drafter that raises, or returns what is no draft, ends no request: its sequences go on without it, as its state of
+A drafter that raises, or returns what is not a draft, ends no request: its sequences go on without it, as its state of
 them cannot be trusted. Sequences that begin later are drafted for again, until it has failed too often.
 """
 

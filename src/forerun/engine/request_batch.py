@@ -13,7 +13,7 @@ from forerun.text.prompt import Encoded
 
 Submit = Callable[[Encoded, SamplingParams], Request]
 MANY = 16
-"""Prompts whose progress is shown where somebody may look, if nobody says otherwise."""
+"""Prompts from which on progress is shown in a terminal, by default."""
 
 
 def run(

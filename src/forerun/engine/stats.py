@@ -51,7 +51,7 @@ class SpecStats:
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for name in ("accepted_by_depth", "drafted_by_depth"):
             pairs = zip_longest(getattr(self, name), getattr(other, name), fillvalue=0)
-            setattr(self, name, [mine + theirs for mine, theirs in pairs])
+            setattr(self, name, [a + b for a, b in pairs])
 
     @classmethod
     def total(cls, parts: Iterable[SpecStats]) -> SpecStats:

@@ -121,7 +121,7 @@ def _not_here(name: str, here: Collection[str]) -> str:
 
 
 def licence(path: Path) -> str:
-    """Read a GGUF file's licence; `unknown` if it does not, or is no GGUF."""
+    """Read a GGUF file's licence; `unknown` if it does not, or is not a GGUF file."""
     from forerun.weights.gguf_header import read_header  # late, as the file's package takes a while
 
     try:

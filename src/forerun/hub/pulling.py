@@ -1,6 +1,6 @@
 """A download as a process of its own: it writes lines of JSON that say how far it is, and ends with its input.
 
-So whoever asked for it can end it, and nothing of the hub's client is in a process that answers requests.
+So the caller can end it, and nothing of the hub's client is in a process that answers requests.
 """
 
 from __future__ import annotations

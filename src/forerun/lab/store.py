@@ -85,7 +85,7 @@ def _parse(path: Path, text: str) -> tuple[Result, dict[str, Result]]:
         except json.JSONDecodeError as error:
             raise ConfigError(f"{path} line {number} is not JSON: {error}") from error
         if not isinstance(rows[-1], dict) or ("key" if rows[1:] else "origin") not in rows[-1]:
-            raise ConfigError(f"{path} line {number} is no result: {line[:40]!r}")
+            raise ConfigError(f"{path} line {number} is not a result: {line[:40]!r}")
     if not rows or not isinstance(rows[0]["origin"], dict):
         raise ConfigError(f"{path} is not a file of results: its first line has no 'origin'")
     return rows[0]["origin"], {str(row.pop("key")): row for row in rows[1:]}

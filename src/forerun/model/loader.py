@@ -166,7 +166,7 @@ def find_arch(checkpoint: Checkpoint) -> Arch:
     """Return the module of the checkpoint's family. Raises LoadError listing the families if there is none."""
     if checkpoint.architecture in ASSISTANTS:
         raise LoadError(
-            f"{checkpoint.path} is an assistant: it drafts for the Gemma 4 that it was made for, and is no model by "
+            f"{checkpoint.path} is an assistant: it drafts for the Gemma 4 that it was made for, and is not a model by "
             f"itself; load that one, with -d gemma4_assistant:model={checkpoint.path}"
         )
     known: list[str] = []

@@ -30,10 +30,10 @@ PROJECTED_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """`last` (R, D): the state the head reads, after the final norm. `taps`: the asked layers' outputs, (R, D)."""
+    """`last` (R, D): the state the head reads, after the final norm. `aux`: outputs of the `aux_layers`, (R, D)."""
 
     last: Floats
-    taps: tuple[Floats, ...] = ()
+    aux: tuple[Floats, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,11 @@ class Model(Protocol):
         ...
 
     def forward(
-        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
+        self,
+        batch: Batch,
+        cache: KVCache,
+        aux_layers: tuple[int, ...] = (),
+        inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -94,7 +98,7 @@ class Model(Protocol):
         ...
 
     def head_part(self, ids: Ids) -> HeadPart:
-        """Return the head of some tokens (n,), n from 1: it reads few bytes besides theirs."""
+        """Return the head of some tokens (n,), n from 1: it reads few bytes besides those of these tokens."""
         ...
 
     def new_cache(

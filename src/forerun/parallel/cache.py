@@ -1,4 +1,4 @@
-"""Keys and values over several processes: rank 0 decides where blocks lie, the others do the same with theirs."""
+"""Keys and values over several processes: rank 0 decides where blocks lie, the others do the same with their caches."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CacheBook:
         self._numbers = itertools.count()
 
     def new_cache(self, config: ModelConfig, *arguments: Any, **named: Any) -> PartCache:
-        """Return a cache of this rank's keys and values, which `config` describes; the others will make theirs.
+        """Return a cache of this rank's keys and values, which `config` describes; the other ranks will make their own.
 
         `arguments` and `named` are those of `Model.new_cache`.
         """

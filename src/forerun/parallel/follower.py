@@ -54,10 +54,10 @@ class TensorFollower:
         segments = unpacked(rows)
         num_rows = sum(s.num_rows for s in segments)
         hidden = np.empty((num_rows, self._width), np.float32)
-        tapped = np.empty((0, num_rows, self._width), np.float32)
+        aux = np.empty((0, num_rows, self._width), np.float32)
         cache_copy = self._caches[cache].native
         with suppress(IndexError):  # rows that do not fit: rank 0 has found the same
-            self._decoder.native.forward(cache_copy, segments, hidden, hidden, [], tapped)
+            self._decoder.native.forward(cache_copy, segments, hidden, hidden, [], aux)
 
     def _topk(self, num_rows: int, k: int, with_norm: bool, with_logits: bool) -> None:
         rows = np.zeros((num_rows, self._width), np.float32)

@@ -121,7 +121,7 @@ class Listener:
     def _greeted(
         self, one: socket.socket, strays: dict[socket.socket, bytearray]
     ) -> tuple[object, object] | None:
-        """Read on in what a connection says first; its rank and kind when they are there, UNKNOWN if it is no rank."""
+        """Read on in a connection's first message; its rank and kind once they are complete, UNKNOWN without a rank."""
         said = strays.get(one)
         if said is None:
             return None  # dropped while others were read

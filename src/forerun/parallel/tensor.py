@@ -82,8 +82,8 @@ class TensorParallel(PartDecoder):
         segments: Sequence[Segment],
         inputs: np.ndarray | None,
         hidden: np.ndarray,
-        taps: Sequence[int],
-        tapped: np.ndarray,
+        aux_layers: Sequence[int],
+        aux: np.ndarray,
     ) -> None:
         assert isinstance(cache, PartCache)
         if (
@@ -92,7 +92,7 @@ class TensorParallel(PartDecoder):
             inputs = self.embed(Batch(tuple(segments)).tokens())
         command = self._book.take_changes(), cache.number, packed(segments)
         self._group.leader.send("pass", *command)
-        super()._pass(cache, segments, inputs, hidden, taps, tapped)
+        super()._pass(cache, segments, inputs, hidden, aux_layers, aux)
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""

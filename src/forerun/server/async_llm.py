@@ -108,7 +108,7 @@ class AsyncLLM:
         return parsed(llm.tokenizer, output, chat_template=chat_template, tools=form.tools)
 
     def close(self) -> None:
-        """End all requests and the thread, and let go of the model; one that was given stays open."""
+        """End all requests and the thread, and release the model; a model that was passed in stays open."""
         self._finalizer.detach()
         llm = self._worker.llm
         if self._worker.close() and self._is_own and llm is not None:

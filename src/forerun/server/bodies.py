@@ -191,7 +191,7 @@ def to_object(body: bytes, config: ServerConfig) -> dict[str, Any]:
 
 
 def _no_number(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no number")
+    raise ValueError(f"{name} is not a number")
 
 
 def _check_plain(document: dict[str, Any]) -> None:

@@ -32,7 +32,7 @@ class ServerConfig:
     api_key: str | None = option(None, metavar="KEY")
     """Key that every request but those to /health and for the page's files must send."""
     served_model_name: tuple[str, ...] = option((), "-a", "--alias", metavar="NAME")
-    """What requests may call the model, several names after one another or with commas; default: the model as given.
+    """Names of the model in requests, several after one another or with commas; default: the model's name as typed.
 
     Of several models each has one, in their order.
     """

@@ -159,7 +159,7 @@ class BlocksBody(OpenBody):
         try:
             self.chat().check()
         except (ApiError, RequestError) as error:
-            raise renamed(of_exception(error), self.theirs) from error
+            raise renamed(of_exception(error), self.dialect_names) from error
 
     def chat(self) -> ChatRequest:
         """Return the chat request that says the same. Raises ApiError."""
@@ -185,6 +185,6 @@ async def reply(
         chat = body.chat()
         running, new_parser = await submit(service, request, chat, body.earlier)
     except (ApiError, RequestError) as error:
-        raise renamed(of_exception(error), body.theirs) from error
+        raise renamed(of_exception(error), body.dialect_names) from error
     answer = writer(service, running, body, new_parser)
     return await answer.reply(request, stream=chat.stream)

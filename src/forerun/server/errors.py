@@ -71,10 +71,10 @@ class ApiError(Exception):
 def renamed(error: ApiError, names: Mapping[str, str]) -> ApiError:
     """Rename the fields of an error: by our names, what they were sent as."""
     param, message = error.param, error.message
-    for ours, theirs in names.items():
-        if param is not None and (param == ours or param.startswith(f"{ours}.")):
-            param = theirs + param.removeprefix(ours)
-            message = re.sub(rf"(?<![\w.]){re.escape(ours)}(?!\w)", theirs, message)
+    for own, other in names.items():
+        if param is not None and (param == own or param.startswith(f"{own}.")):
+            param = other + param.removeprefix(own)
+            message = re.sub(rf"(?<![\w.]){re.escape(own)}(?!\w)", other, message)
     return replace(error, param=param, message=message)
 
 

@@ -174,10 +174,10 @@ def _num_generated(run: SequenceState) -> int:
 
 def renamed(page: bytes, prefix: str) -> bytes:
     """Give the names of a page another prefix; labels and help texts stay."""
-    ours, theirs = PREFIX.encode(), prefix.encode()
-    if ours == theirs:
+    own, other = PREFIX.encode(), prefix.encode()
+    if own == other:
         return page
-    return re.sub(rb"^((?:# (?:HELP|TYPE) )?)" + ours, rb"\1" + theirs, page, flags=re.MULTILINE)
+    return re.sub(rb"^((?:# (?:HELP|TYPE) )?)" + own, rb"\1" + other, page, flags=re.MULTILINE)
 
 
 def _labels(model: str) -> dict[str, str]:

@@ -1,8 +1,8 @@
 """Middleware: the access log, and who may ask: those with the key, and which web pages.
 
-A page of elsewhere, whose requests a browser sends to any address, is told by `Origin`, or, where its name has been
-made to lead here (DNS rebinding), by `Host`. Bodies of pages must be JSON by name (`bodies.received`), which a page may
-not send elsewhere without asking first.
+A browser sends the requests of any page to any address. `Origin` shows whether a page is from elsewhere, or `Host`,
+where a name was made to lead here (DNS rebinding). Bodies must be JSON by their content type
+(`bodies.received`), which a page may not send elsewhere without a preflight request.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ class OriginCheck(RequestCheck):
         return None
 
     def _is_own(self, name: str) -> bool:
-        """Tell names that lead here, and cannot be made to by a stranger who owns them."""
+        """Tell names that lead here, and that no outside owner of a name can point here."""
         if name in self._names or ANY in self._names or _is_address(name):
             return True
         if name == "localhost" or name.endswith(".localhost"):

@@ -125,7 +125,7 @@ class ServedModels:
         self.on_loaded(service)
 
     async def sleep_idle(self) -> None:
-        """Unload models that nobody asks, until it is cancelled."""
+        """Unload models without requests, until it is cancelled."""
         await self.clock.run(
             lambda: [one for one in self.services if one.is_loaded and not self._leases[one]],
             self.unload,
@@ -152,7 +152,7 @@ class ServedModels:
     @asynccontextmanager
     async def leased(self, request: Request, asked: str | None) -> AsyncIterator[Service]:
         """Give the model of that name once it is loaded; it is not dropped meanwhile. Raises ApiError."""
-        if self.is_one and not self.is_ready:  # who asks is told so
+        if self.is_one and not self.is_ready:  # the client gets that error
             yield self.services[0]
             return
         service = self.named(asked)
@@ -167,7 +167,7 @@ class ServedModels:
             self._release(service)
 
     async def unload(self, service: Service) -> bool:
-        """Let go of a model that nobody uses; False if it stays."""
+        """Release a model that is not in use; False if it stays."""
         async with self._loading:
             if self._leases[service] or not service.is_loaded:
                 return not service.is_loaded

@@ -81,7 +81,7 @@ class _Download:
         self._is_wanted = True
 
     def stop(self) -> None:
-        """End it: nobody waits for it. What has come is kept, and the rest fetched another time."""
+        """End it: no client waits for it. What has come is kept, and the rest is fetched another time."""
         self._is_wanted = False
         if self._process is not None and self._process.returncode is None:
             self._process.kill()

@@ -23,7 +23,7 @@ from pydantic import (
 )
 from pydantic.fields import FieldInfo
 
-from forerun.compat import requests as spellings
+from forerun.compat import requests as compat
 from forerun.compat.chats import response_format
 from forerun.compat.tools import CHOICES
 from forerun.core import options
@@ -165,7 +165,7 @@ class RequestBody(BaseModel):
 
     @property
     def only_unloads(self) -> bool:
-        """Whether the model is not used, but let go of."""
+        """Whether the model is not used, but unloaded."""
         return False
 
     def check(self) -> None:
@@ -174,7 +174,7 @@ class RequestBody(BaseModel):
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
         """Read the fields by our names, and say what they were called. Raises RequestError."""
-        return spellings.read(given, cls.model_fields)
+        return compat.read(given, cls.model_fields)
 
     @model_validator(mode="wrap")
     @classmethod
@@ -186,7 +186,7 @@ class RequestBody(BaseModel):
         typed: dict[str, str] = {}
         try:
             _check_count(given, "the body")
-            given = spellings.stateless(given, cls.model_fields)
+            given = compat.stateless(given, cls.model_fields)
             fields, typed = cls.rename(given)
             fields = _known(fields, cls, typed)
             _check_sizes(fields, typed)
@@ -280,13 +280,13 @@ class OpenBody(RequestBody):
     tools: list[dict[str, Any]] | None = None
     """Functions that the answer may call."""
 
-    theirs: ClassVar[Mapping[str, str]] = {}
+    dialect_names: ClassVar[Mapping[str, str]] = {}
     """What the fields of a chat request are called there."""
 
     @classmethod
     def rename(cls, given: Mapping[str, object]) -> tuple[Mapping[str, object], dict[str, str]]:
         """Leave the others to the chat request."""
-        return {spellings.snake(name, cls.model_fields): value for name, value in given.items()}, {}
+        return {compat.snake(name, cls.model_fields): value for name, value in given.items()}, {}
 
     def as_chat(self) -> dict[str, Any]:
         """Write the fields of the chat request that says the same. Raises ApiError."""
@@ -305,7 +305,7 @@ def _known(
     known = body.model_fields
     if body.model_config.get("extra") != "allow":
         strange = fields.keys() - known.keys()
-        spellings.leave_out({(typed or {}).get(name, name) for name in strange}, known)
+        compat.leave_out({(typed or {}).get(name, name) for name in strange}, known)
         fields = {name: value for name, value in fields.items() if name in known}
     return {name: _whole(value, known.get(name)) for name, value in fields.items()}
 
@@ -357,7 +357,7 @@ def _api_error(error: ValidationError, typed: Mapping[str, str]) -> ApiError:
 
 
 def _is_alternative(part: int | str) -> bool:
-    """Tell what pydantic calls the member of a union, which is no part of the path."""
+    """Tell what pydantic calls the member of a union, which is not part of the path."""
     return isinstance(part, str) and (
         "[" in part or part in ("str", "int", "float", "bool", "Prediction")
     )

@@ -104,7 +104,7 @@ class Service:
         self.worker.start()
 
     async def drop(self) -> None:
-        """Let go of the model; nobody may be using it."""
+        """Release the model, which must not be in use."""
         worker, self.worker = self.worker, self._new_worker()
         await asyncio.to_thread(worker.close, DROP_S)
         if worker.llm is not None:
@@ -250,14 +250,14 @@ class Service:
             raise ApiError(status, message, param, type="not_supported_error")
         return tokens
 
-    def read_hole(
+    def read_infill(
         self,
         tokens: FillIn,
         before: tuple[str, str],
         after: tuple[str, str],
         files: Sequence[tuple[str, str]] = (),
     ) -> list[int]:
-        """Make the prompt for a hole between two fields, given as name and text; control tokens are read as text.
+        """Make the prompt for the gap between two fields, given as name and text; control tokens are read as text.
 
         Raises ApiError for one that cannot fit.
         """

@@ -1,4 +1,4 @@
-"""Models that nobody asks: their memory goes back after a time, and the next request loads them again.
+"""Idle models: their memory is released after a time, and the next request loads them again.
 
 The time is the server's (`--sleep-idle-seconds`), or what Ollama's `keep_alive` says, up to the model's next request.
 """
@@ -43,16 +43,16 @@ def seconds_of(keep_alive: object) -> float | None:
 
 
 class IdleClock:
-    """Knows how long each model may be idle, and lets go of it then."""
+    """Knows how long each model may be idle, and then releases it."""
 
     def __init__(self, default_s: float | None) -> None:
-        """Seconds that hold where nobody says otherwise; None or below 0: for ever."""
+        """Default seconds; None or below 0: for ever."""
         self._default_s = math.inf if default_s is None or default_s < 0 else default_s
         self._kept_s: dict[Service, float] = {}
         self._used_s: dict[Service, float] = {}
 
     def keep(self, service: Service, seconds: float | None) -> None:
-        """Let a model stay so long once nobody asks it; None: as the server says. Each request says so anew."""
+        """Keep a model loaded so long without requests; None: the server's default. Each request sets it again."""
         if seconds is None:
             self._kept_s.pop(service, None)
         else:

@@ -34,7 +34,7 @@ class TokenizeRequest(RequestBody):
     return_token_strs: bool = False
     """Add the tokens' texts."""
     with_pieces: bool = False
-    """Tokens as objects of `id` and `piece`, as llama-server has them: bytes where a piece is no text by itself."""
+    """Tokens as objects of `id` and `piece`, as llama-server has them: bytes where a piece is not text by itself."""
     parse_special: bool = True
     """Read control tokens written in the text as such."""
 

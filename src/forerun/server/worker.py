@@ -226,7 +226,7 @@ class Worker:
                     self.drop(one.request)
 
     def _end_all(self) -> None:
-        """End what runs, and tell whoever waits why; nothing of the engine is asked, which may be what has failed."""
+        """End what runs, and tell the waiting clients why, without the engine, which may be what has failed."""
         error, requests = self._why_closed(), self._requests
         self._requests, self._is_over = {}, True
         for request in requests:

@@ -58,7 +58,7 @@ def num_threads(wanted: int | None = None) -> int:
 
 
 def let_threads_sleep() -> None:
-    """Let torch's threads, once it is imported, wait asleep: spinning takes the cores from whoever shares them."""
+    """Let torch's threads, once it is imported, wait asleep: spinning takes the cores from other processes."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 
 

@@ -2,8 +2,8 @@
 
 For what others choose and what may take for ever: a chat template, which is a program of a model's file, and grammars
 of clients, which a library compiles in native code that no thread can interrupt. The process has no environment but
-where Python's modules are, writes no files, opens few, and ends with its input, so also when whoever started it is
-killed. It is no jail: it runs as the same user, who may read files and reach the network.
+where Python's modules are, writes no files, opens few, and ends with its input, so also when its parent is
+killed. It is not a sandbox: it runs as the same user, who may read files and reach the network.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NUM_FILES = 16
 LATE_S = 0.5
 """Time that it has to end by itself; then it is killed: it may have been stopped."""
 POLL_S = 0.1
-"""Time after which whoever waits for an answer is asked whether it is still wanted."""
+"""Time after which the waiting caller is asked whether it still wants the answer."""
 
 
 class HelperProcess:
@@ -102,7 +102,7 @@ class HelperProcess:
             if answer is None and time.monotonic() - start_s > self._max_s + LATE_S:
                 answer = b""
             elif answer is None and not is_wanted():
-                raise RequestError("nobody waits for it any more")
+                raise RequestError("the request has ended")
         if answer.endswith(b"\n"):
             return answer
         if time.monotonic() - start_s >= self._max_s:
@@ -144,7 +144,7 @@ def _end(process: subprocess.Popen[bytes], questions: queue.SimpleQueue[bytes]) 
 
 
 def answer_questions(answer: Callable[[Any], object]) -> None:
-    """Answer the questions of whoever started this process, each within the bounds that it has set.
+    """Answer the parent's requests, each within the limits that it has set.
 
     A RequestError of `answer` is raised again in the process that asked.
     """

@@ -74,9 +74,9 @@ def read_json(path: Path, opened: list[OpenedFile] | None = None) -> dict[str, A
     except RecursionError as error:
         raise LoadError(f"{path} is nested too deep to be read") from error
     except (OSError, ValueError) as error:
-        raise LoadError(f"{path} is no JSON file: {error}") from error
+        raise LoadError(f"{path} is not a JSON file: {error}") from error
     if not isinstance(value, dict):
-        raise LoadError(f"{path} is no JSON object, but a {type(value).__name__}")
+        raise LoadError(f"{path} is not a JSON object, but a {type(value).__name__}")
     return value
 
 

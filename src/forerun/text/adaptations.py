@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from forerun.text.messages import THOUGHTS, Tools
-from forerun.text.tool_calls import described
+from forerun.text.tool_prompt import described
 
 Messages = list[dict[str, Any]]
 Adaptation = Callable[[Messages, Tools | None], tuple[Messages, Tools | None]]

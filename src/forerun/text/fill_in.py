@@ -1,4 +1,4 @@
-"""Filling a hole in a text: the control tokens of models that were trained to, and the prompt that is made of them."""
+"""Filling in the middle of a text (FIM): the control tokens of models that were trained for it, and the prompt."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ class _Fields:
         raise LoadError(f"the metadata is corrupt: {prefix}{key} is no {kind.__name__}")
 
     def list(self, key: str, kind: type[T]) -> list[T]:
-        """Return the list, empty if there is none. Raises LoadError if it is no list of that type."""
+        """Return the list, empty if there is none. Raises LoadError if it is not a list of that type."""
         values: list[T] = self.get(key, list) or []
         if values and not isinstance(values[0], kind):
             raise LoadError(
@@ -140,7 +140,7 @@ def _byte_level(vocabulary: _Vocabulary) -> Encoding:
 
 
 def _pairs(fields: _Fields) -> list[tuple[str, str]]:
-    """Return the merges. Raises LoadError for one that is no pair."""
+    """Return the merges. Raises LoadError for one that is not a pair."""
     merges = fields.list("merges", str)
     pairs = [(first, second) for first, _, second in (merge.partition(" ") for merge in merges)]
     for i in [i for i, (first, second) in enumerate(pairs) if not (first and second)]:
@@ -148,7 +148,7 @@ def _pairs(fields: _Fields) -> list[tuple[str, str]]:
         cut = merge.find(" ", 1)  # a token may be a space: the first character parts nothing
         if cut < 0:
             raise LoadError(
-                f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is no pair"
+                f"the metadata is corrupt: {short_repr(merge)} in tokenizer.ggml.merges is not a pair"
             )
         pairs[i] = merge[:cut], merge[cut + 1 :]
     return pairs

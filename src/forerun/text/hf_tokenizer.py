@@ -3,7 +3,7 @@
 Which tokens there are, which of them end an answer and how a chat is written is spread over tokenizer.json,
 tokenizer_config.json, special_tokens_map.json, added_tokens.json, generation_config.json, config.json and
 chat_template.jinja. What stands around a text is what post-processing of tokenizer.json puts there: `add_bos_token`
-and `add_eos_token` have no effect beside it.
+and `add_eos_token` then have no effect.
 """
 
 from __future__ import annotations
@@ -146,7 +146,7 @@ def _around(encoder: tokenizers.Tokenizer) -> tuple[tuple[int, ...], tuple[int, 
 
 
 def _named_ends(folder: Path) -> Iterator[int]:
-    """Yield the ids that end an answer by the model's settings. Raises LoadError for what is no id."""
+    """Yield the ids that end an answer by the model's settings. Raises LoadError for what is not an id."""
     for path in (folder / "generation_config.json", folder / "config.json"):
         value = read_json(path).get("eos_token_id")
         for i in value if isinstance(value, list) else [] if value is None else [value]:
@@ -183,7 +183,7 @@ def _text(path: Path) -> str:
     try:
         return read_file(path).decode()
     except (OSError, ValueError) as error:
-        raise LoadError(f"{path} is no text: {error}") from error
+        raise LoadError(f"{path} is not text: {error}") from error
 
 
 def _chat_template(folder: Path, settings: Json) -> str | None:

@@ -23,13 +23,13 @@ THOUGHTS = ("reasoning_content", "reasoning", "thinking")
 """What clients and templates call what the model thought before it wrote a turn."""
 _PICTURES = ("image", "image_url", "input_image")
 _UNSEEN = "[a {} was here, which this model cannot read]"
-"""Stands in a tool's result for what is no text: refused, it would end the session, which sends it each time."""
+"""Stands in a tool's result for what is not text: refused, it would end the session, which sends it each time."""
 _END = "\ufdd0"
 """A character that is in no text, by Unicode's rule."""
 
 
 def plain(messages: Sequence[Message]) -> list[dict[str, object]]:
-    """Return the messages with content as text. Raises RequestError for what is no message, or not text."""
+    """Return the messages with content as text. Raises RequestError for what is not a message, or not text."""
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence):
         raise RequestError(
             f'a conversation is a list of {{"role": ..., "content": ...}}, got {short_repr(messages)}'
@@ -44,7 +44,7 @@ def render_unfinished(
 ) -> str:
     """Write a conversation up to where its last message ends, which the answer goes on with.
 
-    `render` writes a whole one. Raises RequestError if the last message is no text of the assistant's.
+    `render` writes a whole one. Raises RequestError if the last message is not a text of the assistant's.
     """
     *before, last = plain(messages)
     if last["role"] != "assistant" or not last["content"]:
@@ -98,7 +98,7 @@ def _plain(number: int, message: Message) -> dict[str, object]:
 
 
 def text_of(part: Mapping[str, Any]) -> str | None:
-    """Return the text of a part, also of a document, or of what was found; None for what is no text."""
+    """Return the text of a part, also of a document, or of what was found; None for what is not text."""
     kind = str(part.get("type", "text"))
     if kind == "document":
         source = part.get("source")
@@ -161,7 +161,7 @@ def _call(call: object) -> dict[str, object]:
 
 
 def _arguments(given: object) -> object:
-    """Read arguments: OpenAI sends JSON text. What is no object is the only entry of one: some model wrote it."""
+    """Read arguments: OpenAI sends JSON text. What is not an object is the only entry of one: some model wrote it."""
     value = given
     for _ in range(2):  # some clients write it twice
         if not isinstance(value, str):

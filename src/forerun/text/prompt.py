@@ -12,7 +12,7 @@ from forerun.core.errors import RequestError, short_repr, unknown
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Message, Tools, check_tools, plain, render_unfinished
 from forerun.text.tokenizer import Tokenizer
-from forerun.text.tool_calls import described
+from forerun.text.tool_prompt import described
 
 Prompt = str | Sequence[int] | Sequence[Message] | Mapping[str, object]
 """One prompt: text, token ids, chat messages, `{"prompt": text}`, `{"prompt_token_ids": ids}`."""
@@ -80,7 +80,7 @@ def encode_all(prompts: Prompt | Sequence[Prompt], tokenizer: Tokenizer) -> list
 
 
 def end_texts(encoded: list[Encoded], tokenizer: Tokenizer) -> list[Encoded]:
-    """Put behind texts what the model wants where they are complete, as ones to embed are; ids stay as given."""
+    """Put behind texts what the model wants where they are complete, as ones to embed are; ids are not changed."""
     for one in encoded:
         if one.text is not None:
             one.token_ids.extend(tokenizer.suffix_ids)

@@ -65,7 +65,7 @@ class TemplateProcess:
 
     @contextmanager
     def _process(self) -> Iterator[_Process]:
-        """Lend a process that nobody uses: as many run as threads render at once."""
+        """Lend an idle process: as many run as threads render at once."""
         with self._lock:
             if self._is_closed:
                 raise RequestError("the chat template is closed: the server ends")

@@ -55,7 +55,7 @@ class Encoding:
 
 
 class Pieces(dict[int, bytes]):
-    """The bytes of each token, worked out when they are first asked for; none of an id that is no token."""
+    """The bytes of each token, worked out when they are first asked for; none of an id that is not a token."""
 
     def __init__(self, pieces: Sequence[bytes | None]) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class Tokenizer(OfOneProcess):
         return pieces[token_id] if 0 <= token_id < len(pieces) else None
 
     def is_special(self, token_id: int) -> bool:
-        """Return True for a control token, which is no part of the text."""
+        """Return True for a control token, which is not part of the text."""
         return token_id in self.special_ids
 
     @property

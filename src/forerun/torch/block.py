@@ -54,9 +54,9 @@ class Block:
         read = self._norm("attn", x)
         if self.mixer is not None:
             x = self._add(x, "attn", self.mixer(read, tile, cache))
-        return self._feed(x, read if self.is_parallel else self._norm("mlp", x), tile)
+        return self._after_mlp(x, read if self.is_parallel else self._norm("mlp", x), tile)
 
-    def _feed(self, x: Tensor, read: Tensor, tile: Tile) -> Tensor:
+    def _after_mlp(self, x: Tensor, read: Tensor, tile: Tile) -> Tensor:
         """Map (R, D) to (R, D), with what comes after the MLP, which reads rows (R, D)."""
         parts = [] if self.mlp is None else [self._norm("dense_out", self.mlp(read))]
         if self.experts is not None and self.experts.mlp_gate is not None:

@@ -82,7 +82,7 @@ class TensorCache(KVCache):
         return keys, values
 
     def paths(self, segment: Segment) -> list[list[int]]:
-        """Return for each row of a segment where its path's rows since the slot's recurrent state lie beside it.
+        """Return for each row of a segment where its path's rows since the slot's recurrent state are kept.
 
         Empty without such states. Raises CapacityError for rows that they have no room for.
         """

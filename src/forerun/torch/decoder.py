@@ -66,7 +66,11 @@ class Decoder:
 
     @torch.no_grad()
     def forward(
-        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
+        self,
+        batch: Batch,
+        cache: KVCache,
+        aux_layers: tuple[int, ...] = (),
+        inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -81,10 +85,10 @@ class Decoder:
         parts = batch.split(TILE) if self.config.borrows_kv else cache.parts(batch, TILE)
         for part in parts:
             part_rows = rows[first : first + part.num_rows]
-            tiles.append(self._run(self._tile(part, part_rows, cache), cache, taps))
+            tiles.append(self._run(self._tile(part, part_rows, cache), cache, aux_layers))
             first += part.num_rows
-        last, *tapped = (_host(torch.cat(parts)) for parts in zip(*tiles, strict=True))
-        return Hidden(last, tuple(tapped))
+        last, *aux = (_host(torch.cat(parts)) for parts in zip(*tiles, strict=True))
+        return Hidden(last, tuple(aux))
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
@@ -160,17 +164,17 @@ class Decoder:
         width = 8 * config.hidden_size + 3 * config.intermediate_size
         return 4 * min(num_rows, TILE) * (width + config.num_heads * cache.max_len)
 
-    def _run(self, tile: Tile, cache: TensorCache, taps: tuple[int, ...]) -> list[Tensor]:
+    def _run(self, tile: Tile, cache: TensorCache, aux_layers: tuple[int, ...]) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
         x = self._with_positions(tile)
         x = x if self._ends is None else self._ends.begin(x)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
             x = block(x, tile, cache)
-            if layer in taps:
+            if layer in aux_layers:
                 outputs[layer] = x if self._ends is None else x[:, 0]
         x = x if self._ends is None else self._ends.end(x)
-        states = [self._norm(x), *(outputs[layer] for layer in taps)]
+        states = [self._norm(x), *(outputs[layer] for layer in aux_layers)]
         return [state[: tile.num_rows] for state in states]
 
     @torch.no_grad()

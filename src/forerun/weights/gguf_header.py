@@ -99,7 +99,7 @@ class Header:
 def read_header(data: mmap.mmap) -> Header:
     """Parse the header. Raises LoadError that says what is wrong, without naming the file."""
     if data[:4] != _MAGIC:
-        raise LoadError(f"it is no GGUF file: it begins with {data[:4]!r} instead of {_MAGIC!r}")
+        raise LoadError(f"it is not a GGUF file: it begins with {data[:4]!r} instead of {_MAGIC!r}")
     reader = _Reader(data, at=4)
     version = reader.u32()
     if version not in _VERSIONS:
@@ -136,7 +136,7 @@ class _Reader:
 
     def value(self) -> Value:
         kind = self.u32()
-        if kind == _Kind.STRING:  # an author's name in Latin-1 is no reason to refuse a model
+        if kind == _Kind.STRING:  # an author's name in Latin-1 is not a reason to refuse a model
             return self._take(self.u64()).decode(errors="replace")
         if kind == _Kind.ARRAY:
             kind, count = self.u32(), self.u64()

@@ -20,7 +20,7 @@ _PART = re.compile(r"(?P<name>.+)-(?P<no>\d{5})-of-(?P<count>\d{5})\.gguf")
 
 
 def part_paths(path: Path) -> list[Path]:
-    """Return where all parts of a model lie, in order, given any of them; the path itself if its name is no part's."""
+    """Return the paths of all parts of a model, in order, given any of them; the path itself if it is not a part."""
     match = _PART.fullmatch(path.name)
     if match is None or not 1 <= int(match["no"]) <= int(match["count"]):
         return [path]

@@ -45,7 +45,7 @@ def is_model(path: Path) -> bool:
 
 
 def no_model(metadata: Mapping[str, object]) -> str | None:
-    """Return what a file is by its header if it is no model, else None."""
+    """Return what a file is by its header if it is not a model, else None."""
     kind = metadata.get("general.type") or _BY_ARCHITECTURE.get(
         str(metadata.get("general.architecture"))
     )

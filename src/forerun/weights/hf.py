@@ -89,7 +89,7 @@ def _no_config(path: Path) -> LoadError:
     check_adapter(path)
     ggufs = models_among(file.name for file in path.glob("*.gguf") if is_model(file))
     hint = f"did you mean {path / ggufs[0]}?" if ggufs else "give a GGUF file or such a folder"
-    return LoadError(f"{path} has no config.json: it is no Hugging Face model folder; {hint}")
+    return LoadError(f"{path} has no config.json: it is not a Hugging Face model folder; {hint}")
 
 
 def _weight_files(folder: Path, opened: list[OpenedFile]) -> dict[Path, set[str]]:

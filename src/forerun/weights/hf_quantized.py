@@ -248,9 +248,9 @@ def quantization_config(
         return {"quant_method": "awq"} | {new: awq.get(old) for new, old in named.items()}
     if given is None and "bits" in gptq:
         return {"quant_method": "gptq", **gptq}
-    theirs = modelopt.get("quantization")
-    if given is None and isinstance(theirs, Mapping):
-        return {"quant_method": "modelopt", **theirs}
+    nested = modelopt.get("quantization")
+    if given is None and isinstance(nested, Mapping):
+        return {"quant_method": "modelopt", **nested}
     if given is not None and not isinstance(given, Mapping):
         raise LoadError(f"'quantization_config' is {short_repr(given)}, but must be an object")
     return given

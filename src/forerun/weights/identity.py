@@ -1,6 +1,6 @@
 """Which published model a file is, by what its metadata, its file name and its folder say.
 
-Nothing here proves it: whoever uses the answer compares vocabularies and widths.
+Nothing here proves it: callers compare vocabularies and widths.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Tensors of a PyTorch file (`pytorch_model.bin`), read without torch and without running what the file says.
 
-Such a file is a zip: `data.pkl` describes the tensors, and each of their storages is a file beside it. The description
-is a pickle, which may call anything; here it may make dictionaries and tensors, and nothing else.
+Such a file is a zip: `data.pkl` describes the tensors, and each of their storages is another file of the zip. The
+description is a pickle, which may call anything; here it may make dictionaries and tensors, and nothing else.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class _Unpickler(pickle.Unpickler):
         names = archive.namelist()
         described = [name for name in names if name.rpartition("/")[2] == "data.pkl"]
         if not described:
-            raise pickle.UnpicklingError("it is no file of torch.save since 1.6")
+            raise pickle.UnpicklingError("it is not a file of torch.save since 1.6")
         self.archive, self.folder = archive, described[0].removesuffix("data.pkl")
         super().__init__(io.BytesIO(archive.read(described[0])))
 

@@ -72,7 +72,7 @@ def test_a_list_cuts_its_head(module, tmp_path):
 
 
 def test_what_does_not_fit_is_told(module, tmp_path):
-    with pytest.raises(LoadError, match="holds 'llama', which is no bigram; allowed: bigram"):
+    with pytest.raises(LoadError, match="holds 'llama', which is not a bigram; allowed: bigram"):
         module.Options(model=folder(tmp_path / "a", model_type="llama"))
     other = module.Options(model=folder(tmp_path / "b", vocab_size=25))
     message = "a vocabulary of 25, this model has 24"

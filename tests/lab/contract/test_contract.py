@@ -129,7 +129,7 @@ BROKEN = [
     (ReturnsTokens, contract.check_greedy, "propose returned a list instead of a Draft"),
     (MakesCycles, contract.check_greedy, "propose raised ValueError: node 0 has parent 1"),
     (InventsTokens, contract.check_greedy, "not in the vocabulary of 24"),
-    (IsTooSure, contract.check_greedy, "which is no probability from 0 to 1"),
+    (IsTooSure, contract.check_greedy, "which is not a probability from 0 to 1"),
     (Raises, contract.check_greedy, "observe raised KeyError: 'lost'"),
     (NeverEnds, contract.check_end, "`end` must forget"),
     (KeepsIds, contract.check_end, "gets other drafts than one with an id of its own"),

@@ -137,5 +137,5 @@ def test_a_row_that_is_no_answer_is_an_error(tmp_path: Path) -> None:
     store.add("a/0", {"prompt": [1], "answer": [2, 3], "temperature": 0.0})
     assert [*answers_in(store)] == [((1,), (2, 3))]
     store.add("b/0", {"text": "hello"})
-    with pytest.raises(ConfigError, match=r"a\.jsonl: 'b/0' is no answer"):
+    with pytest.raises(ConfigError, match=r"a\.jsonl: 'b/0' is not an answer"):
         [*answers_in(store)]

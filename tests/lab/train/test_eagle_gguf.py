@@ -52,7 +52,7 @@ def exported(folder, of_target, config=LLAMA, tensors=TENSORS):
 def drafts(model):
     drafter = build(Options(model=model, quant="none", min_chance=0), target())
     states = np.random.default_rng(1).standard_normal((5, 3 * WIDTH), np.float32)
-    drafter.native.feed(0, [*range(5)], states)
+    drafter.native.prefill(0, [*range(5)], states)
     return drafter.features.layers, drafted(drafter, Solo([0], [8], 4, 0.0, rows=[0]))[0]
 
 
@@ -153,7 +153,7 @@ def test_what_llama_cpp_cannot_run_is_refused(tmp_path, of_target, config, more,
 
 
 def test_another_file_is_refused_before_anything_is_loaded(of_target):
-    with pytest.raises(LoadError, match="holds 'llama', which is no EAGLE-3"):
+    with pytest.raises(LoadError, match="holds 'llama', which is not EAGLE-3"):
         Options(model=str(of_target.path))
 
 

@@ -11,7 +11,7 @@ from forerun.core.params import SamplingParams
 from forerun.core.types import FinishReason, Seq, TaskPrompt
 from forerun.lab.train import answers, replies, session
 from forerun.lab.train.replies import Reply
-from forerun.lab.train.states import NAMES, StateReader, StateRecorder
+from forerun.lab.train.states import KEYS, StateReader, StateRecorder
 from tests.tiny import tiny_model
 
 ASKED = ("Count from one to nine.", "Name a colour.", "Repeat: a b c a b c a b c.", "Hello!")
@@ -39,7 +39,7 @@ def test_what_a_served_model_computed_is_not_read_again(
         assert kept.is_kept(text)
         ours, theirs = kept(text), fresh(text)
         assert len(ours.last) == text.num_learned
-        for name in NAMES:
+        for name in KEYS:
             assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
     assert (kept.num_computed, fresh.num_computed > 0) == (0, True)
 
@@ -65,3 +65,8 @@ def test_an_answer_that_was_not_seen_whole_is_not_kept(missing, tmp_path) -> Non
     if missing is None:
         assert torch.equal(read(text).last, torch.from_numpy(rows[5:11]).half())
     recorder.write_ended()  # it is forgotten
+
+
+def test_files_of_states_keep_their_keys() -> None:
+    """So that states of earlier versions are found; fields may have other names."""
+    assert [*KEYS.values()] == ["last", "taps", "log_normaliser", "best"]

@@ -20,7 +20,7 @@ from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.session import digest_of
-from forerun.lab.train.states import NAMES, StateReader
+from forerun.lab.train.states import KEYS, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.random_model import random_config
 from forerun.system import files
@@ -142,7 +142,7 @@ def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
     for states in (again, last):
         for one, other in zip(states, expected, strict=True):
             assert one.start == other.start
-            for name in NAMES:
+            for name in KEYS:
                 assert torch.equal(getattr(one, name), getattr(other, name))
     size = sum(path.stat().st_size for path in files)
     small = reader(size - 1)
@@ -334,7 +334,7 @@ def test_a_full_disk_is_a_line_and_leaves_what_was_there(tmp_path, monkeypatch) 
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files, "replace", full)
+    monkeypatch.setattr(files, "replacing", full)
     with pytest.raises(ForerunError, match="No space left"):
         done.save()
     with pytest.raises(ForerunError, match="No space left"):

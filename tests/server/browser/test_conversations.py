@@ -350,7 +350,7 @@ def test_a_file_that_is_none_or_a_strange_one_harms_nothing(browser, url, tmp_pa
             file = tmp_path / f"{number}.json"
             file.write_text(content)
             page.set_input_files("#chats-file", file)
-            page.locator("#trouble").get_by_text(f"{number}.json is no file of").wait_for()
+            page.locator("#trouble").get_by_text(f"{number}.json is not a file of").wait_for()
         file = tmp_path / "strange.json"
         file.write_text(json.dumps(whole | {"chats": chats}))
         page.set_input_files("#chats-file", file)

@@ -72,7 +72,7 @@ def listening(pid: int) -> list[str]:
 
 
 def asked(address: str) -> int | None:
-    """What an address answers to a request for the models; None for one that is no HTTP server."""
+    """What an address answers to a request for the models; None for one that is not an HTTP server."""
     with suppress(httpx.HTTPError):
         return httpx.get(f"http://{address}/v1/models", timeout=2).status_code
     return None

@@ -8,7 +8,7 @@ import click
 
 from forerun.cli import options as opt
 from forerun.cli.help import MAX_WIDTH, HelpEntry, write
-from forerun.compat import engine as spellings
+from forerun.compat import engine as compat
 
 if TYPE_CHECKING:
     from forerun.drafters.base.find import DrafterDoc
@@ -28,7 +28,7 @@ def command(
     from forerun.core import registry
     from forerun.drafters.base.find import describe
 
-    names = [spellings.drafter(name)] if name else registry.names("drafters")
+    names = [compat.drafter(name)] if name else registry.names("drafters")
     docs = [describe(each) for each in names]
     if as_json:
         console.print_json({"drafters": [asdict(doc) | _elsewhere(doc) for doc in docs]})
@@ -47,19 +47,19 @@ def _entry(doc: DrafterDoc) -> HelpEntry:
     """Write a drafter as a line of the list."""
     options = ", ".join(option.name for option in doc.options)
     text = f"{doc.summary} Options: {options or 'none'}."
-    return HelpEntry("Drafters", doc.name, text, also=spellings.methods_of(doc.name))
+    return HelpEntry("Drafters", doc.name, text, also=compat.methods_of(doc.name))
 
 
 def _show(doc: DrafterDoc) -> None:
     """Print one drafter with what its options take and mean."""
     about = f"{doc.name} ({doc.origin}): {doc.summary}"
-    if methods := spellings.methods_of(doc.name):
+    if methods := compat.methods_of(doc.name):
         about += f" In other engines: {', '.join(methods)}."
     entries = []
     for option in doc.options:
         default = "required" if option.default is None else f"default: {option.default or 'none'}"
         text = f"{' '.join(option.help.split())} [{option.type}; {default}]"
-        also = spellings.names_of(option.name)
+        also = compat.names_of(option.name)
         entries.append(HelpEntry("Options", option.name, text, also=also))
     _print(about, entries, "" if entries else "No options.")
 
@@ -78,6 +78,6 @@ def _print(before: str, entries: list[HelpEntry], after: str) -> None:
 
 def _elsewhere(doc: DrafterDoc) -> dict[str, object]:
     """List other engines' names of the drafter and its options."""
-    names = {one.name: spellings.names_of(one.name) for one in doc.options}
+    names = {one.name: compat.names_of(one.name) for one in doc.options}
     named = {option: names for option, names in names.items() if names}
-    return {"aliases": spellings.methods_of(doc.name), "option_aliases": named}
+    return {"aliases": compat.methods_of(doc.name), "option_aliases": named}

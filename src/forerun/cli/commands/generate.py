@@ -97,7 +97,7 @@ def _one(words: Sequence[str], text: str | None) -> str | None:
 
 
 def _read_prompt(prompt: str | None, file: Path | None) -> str:
-    """Read the prompt as given, from a file, or from stdin; piped text follows a prompt. One line end at its end goes.
+    """Read the prompt: the argument, a file, or stdin, which follows an argument. One line end at its end is removed.
 
     Raises ConfigError if there is none, more than one, or an empty one.
     """
@@ -124,7 +124,7 @@ def _read_prompt(prompt: str | None, file: Path | None) -> str:
 def _piped(*, wanted: bool) -> str | None:
     """Read what is piped in; None if nothing is. With a prompt at hand, only a pipe or a file counts.
 
-    A pipe that stays open and empty would block in silence: after a second that is said.
+    A pipe that stays open and empty blocks: after a second a message says so.
     """
     try:
         mode = os.fstat(sys.stdin.fileno()).st_mode

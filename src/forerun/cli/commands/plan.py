@@ -125,7 +125,7 @@ def _verdict(planner: Planner, chosen: MemoryPlan, limit: int | None) -> str:
     if chosen.total > limit:
         return f"It does not fit {sizes.mebibytes(limit)}: {least}."
     given_up = planner.given_up(chosen)
-    how = f", with {' and '.join(given_up)}" if given_up else " as it is"
+    how = f", reduced to: {'; '.join(given_up)}" if given_up else " as it is"
     full = chosen.num_blocks // chosen.workload.blocks_seq
     return (
         f"It fits {sizes.mebibytes(limit)}{how}: {full} full sequence{'s' * (full > 1)} at a time, or more "

@@ -35,7 +35,9 @@ class Cascade(Joint):
     """Grows one tree with networks and one drafter that has an n-gram model, or none."""
 
     def __init__(self, networks: Sequence[Network], tables: Drafter | None) -> None:
-        self.networks = sorted(networks, key=lambda each: each.is_model)  # stable: as given
+        self.networks = sorted(
+            networks, key=lambda each: each.is_model
+        )  # stable: else in the given order
         self.tables = tables
         self.parts = [*networks, *([] if tables is None else [tables])]
         self.features = self.parts[0].features

@@ -24,7 +24,7 @@ def find(name: str) -> ModuleType:
     module = registry.load_file(name) if is_file(name) else registry.load("drafters", name)
     for needed in ("Options", "build"):
         if not hasattr(module, needed):
-            raise ConfigError(f"'{name}' is no drafter: it has no `{needed}`; {HELP}")
+            raise ConfigError(f"'{name}' is not a drafter: it has no `{needed}`; {HELP}")
     if not dataclasses.is_dataclass(module.Options):
         raise ConfigError(f"`Options` of '{name}' must be a frozen dataclass; {HELP}")
     return module
@@ -45,7 +45,7 @@ def checked(drafter: object, name: str) -> Drafter:
     if isinstance(drafter, Drafter):
         return drafter
     raise ConfigError(
-        f"'{name}' is no drafter: its {type(drafter).__name__} does not derive from "
+        f"'{name}' is not a drafter: its {type(drafter).__name__} does not derive from "
         f"forerun.drafters.base.contract.Drafter; {HELP}"
     )
 

@@ -28,7 +28,7 @@ _BY_ARCHITECTURE = {
     "eagle3": "eagle3",
     "dflash": "dflash",
 }
-"""Which drafter reads a GGUF file of an architecture that is no model's."""
+"""Which drafter reads a GGUF file of an architecture that is not a model's."""
 _IMPLYING = {"model": "draft_model", **{"ngram_max": "prompt_lookup", "ngram_min": "prompt_lookup"}}
 """Options that imply a drafter where none is named, the strongest first."""
 

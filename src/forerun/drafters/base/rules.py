@@ -59,7 +59,9 @@ def _broken_confidence(confidence: object) -> str | None:
         return f"a draft's confidence is {_a(confidence)} instead of a tuple of probabilities"
     for p in confidence:
         if not (isinstance(p, int | float | np.floating) and 0 <= p <= 1):
-            return f"a draft's confidence is {short_repr(p)}, which is no probability from 0 to 1"
+            return (
+                f"a draft's confidence is {short_repr(p)}, which is not a probability from 0 to 1"
+            )
     return None
 
 

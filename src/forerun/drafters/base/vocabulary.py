@@ -46,6 +46,8 @@ def vocabulary_difference(target: Vocabulary, draft: Vocabulary) -> str | None:
     for token_id in range(min(target.vocab_size, draft.vocab_size)):
         pieces = [vocabulary.token_bytes(token_id) for vocabulary in (target, draft)]
         if None not in pieces and pieces[0] != pieces[1]:
-            ours, theirs = (repr((p or b"").decode(errors="backslashreplace")) for p in pieces)
-            return f"token id {token_id} is {ours} to the target and {theirs} to the draft"
+            of_target, of_draft = (
+                repr((p or b"").decode(errors="backslashreplace")) for p in pieces
+            )
+            return f"token id {token_id} is {of_target} to the target and {of_draft} to the draft"
     return None

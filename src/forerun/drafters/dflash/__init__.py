@@ -15,7 +15,7 @@ from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.dflash import files
 from forerun.drafters.dflash.drafting import block_network
 
-NETWORK = NetworkMethod("block drafter", files.KINDS, files, block_network)
+NETWORK = NetworkMethod("a block drafter", files.KINDS, files, block_network)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

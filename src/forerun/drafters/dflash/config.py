@@ -12,7 +12,7 @@ Row k predicts the token k places behind the last one, or, with `sample_from_anc
 what the token before says, W_2 w_1[token] (`markov_rank` wide), and sigmoid(c [rms(x); w_1[token]]), how much of its
 probabilities a row is worth.
 
-D width, T tapped layers, H heads, G kv heads, E head dim, V' tokens of the head, r rank.
+D width, T aux layers, H heads, G kv heads, E head dim, V' tokens of the head, r rank.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def block_network(
             c.num_key_value_heads,
             c.head_dim,
             c.block_size,
-            not c.sample_from_anchor,
+            c.sample_from_anchor,
             c.mask_token_id,
             c.markov_rank,
             c.windows,

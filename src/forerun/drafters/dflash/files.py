@@ -1,9 +1,10 @@
 """Block drafters in files, as their makers lay them out.
 
 - DFlash (z-lab): `dflash_config` has `mask_token_id` and `target_layer_ids`, counted by their outputs; `block_size`
-  stands there or beside it.
-- DSpark by DeepSpec and LiquidAI: the same names, in `dflash_config` or beside it; the last token's own row guesses,
-  but not in those by SpecForge (`projector_type` dspark). LiquidAI's rotate neighbours (`rope_is_neox_style` false).
+  stands there or at the top level.
+- DSpark by DeepSpec and LiquidAI: the same names, in `dflash_config` or at the top level. The last token's own row
+  guesses, but not in those by SpecForge (`projector_type` dspark). LiquidAI's rotate neighbours
+  (`rope_is_neox_style` false).
 - `speculators` (vLLM): the decoder's settings in `transformer_layer_config`; `aux_hidden_state_layer_ids` are counted
   by what goes into a layer.
 - GGUF files of llama.cpp (src/models/dflash.cpp): `target_layers` are counted by what goes into a layer, the mask is
@@ -175,7 +176,7 @@ def _markov_rank(settings: Settings, names: dict[str, str]) -> int:
 
 
 def _layers(settings: Settings, num_layers: int) -> tuple[int, ...]:
-    """Read which layers' outputs are fed in. Raises LoadError."""
+    """Read which layers' outputs are its inputs (the aux layers). Raises LoadError."""
     key = trained.key_of(
         settings, "target_layer_ids", "aux_hidden_state_layer_ids", "target_layers"
     )

@@ -1,7 +1,7 @@
 """A smaller model guesses for a larger one: classic speculative decoding, as a tree.
 
 The draft has a cache of its own, whose blocks come out of the target's memory where that is limited. Before it guesses
-it is fed the tokens of the sequence that its cache lacks: a prompt, the target's own token, or all that came while the
+it prefills the tokens of the sequence that its cache lacks: a prompt, the target's own token, or all tokens since the
 sequence was preempted. Its tree grows best first over scratch rows; the rows of accepted nodes stay, so nothing is
 computed twice.
 

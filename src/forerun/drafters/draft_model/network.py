@@ -108,7 +108,7 @@ class Resident:
         return self._parts is not None
 
     def offload(self) -> bool:
-        """Let go of weights, keys and values; False where there is no way back."""
+        """Release weights, keys and values; False if they could not be loaded again."""
         if self._load is None:
             return False
         self._parts = None

@@ -106,7 +106,7 @@ def _config(folder: Path) -> TrimmedConfig:
             if type(getattr(config, field.name)).__name__ != field.type:
                 raise TypeError(f"its {field.name} is {getattr(config, field.name)!r}")
     except TypeError as error:
-        raise LoadError(f"{folder / CONFIG} is no trimmed draft: {error}") from error
+        raise LoadError(f"{folder / CONFIG} is not a trimmed draft: {error}") from error
     return config
 
 
@@ -116,5 +116,5 @@ def _read(path: Path) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         raise LoadError(f"{path} cannot be read: {error}") from error
     if not isinstance(values, dict):
-        raise LoadError(f"{path} cannot be read: it is no JSON object")
+        raise LoadError(f"{path} cannot be read: it is not a JSON object")
     return values

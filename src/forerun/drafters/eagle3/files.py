@@ -127,7 +127,7 @@ def _has(file: Checkpoint, names: Mapping[str, str], name: str) -> bool:
 
 
 def _layers(settings: Settings, num_layers: int) -> tuple[int, ...]:
-    """Read which layers' outputs are fed in. Raises LoadError.
+    """Read which layers' outputs are its inputs (the aux layers). Raises LoadError.
 
     Others name a layer by what goes into it, except those of SpecForge and SGLang, which begin with 1: the first
     layer's output is never read, so that its number tells the two apart (SGLang's pull request 25454).

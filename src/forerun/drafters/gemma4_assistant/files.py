@@ -39,7 +39,7 @@ def read(model: str, target: Target) -> AssistantWeights:
     checkpoint = open_checkpoint(path)
     if checkpoint.architecture not in ASSISTANTS:
         raise LoadError(
-            f"{path} is of the architecture {checkpoint.architecture!r}, which is no assistant of Gemma 4: "
+            f"{path} is of the architecture {checkpoint.architecture!r}, which is not an assistant of Gemma 4: "
             f"{' and '.join(ASSISTANTS)} are; draft_model:model={model} takes any model of the same tokenizer"
         )
     try:
@@ -90,14 +90,14 @@ def _as_model(checkpoint: Checkpoint, target: ModelConfig) -> RenamedCheckpoint:
         inner = inner if isinstance(inner, Mapping) else {}
         model.config = {**checkpoint.config, **inner, "num_kv_shared_layers": 0}
     else:
-        theirs, ours = f"{checkpoint.architecture}.", f"{_LIKE['gguf']}."
+        prefix, like = f"{checkpoint.architecture}.", f"{_LIKE['gguf']}."
         given = {
-            key.replace(theirs, ours, 1): value
+            key.replace(prefix, like, 1): value
             for key, value in checkpoint.config.items()
-            if key != f"{theirs}nextn_predict_layers"
+            if key != f"{prefix}nextn_predict_layers"
         }
-        usual = {f"{ours}attention.head_count_kv": target.num_kv_heads}
-        model.config = {**usual, **given, f"{ours}attention.shared_kv_layers": 0}
+        usual = {f"{like}attention.head_count_kv": target.num_kv_heads}
+        model.config = {**usual, **given, f"{like}attention.shared_kv_layers": 0}
     model.architecture = _LIKE[checkpoint.kind]
     return model
 

@@ -21,7 +21,7 @@ from forerun.drafters.mlp_speculator.drafting import recurrent_network
 from forerun.model.backends.native import NativeDecoder
 
 NETWORK = NetworkMethod(
-    "recurrent network",
+    "a recurrent network",
     ("mlp_speculator",),
     files,
     recurrent_network,
@@ -50,6 +50,6 @@ build = NETWORK.build
 METHOD = NETWORK.declared(
     Options,
     {"num_draft": (2, 3, 4, 5, 7, 9, 11), "num_steps": (1, 2, 3, 4, 5, 6)},
-    tune_when_named=True,  # few models have a network that ships; theirs is tried as part of `auto`
+    tune_when_named=True,  # few models have a network that ships; that is tried as part of `auto`
     bundled_for=bundled_for,
 )

@@ -69,7 +69,7 @@ METHOD = Method(
     example=example,
     bundled_for=bundled_for,
     smaller=in_int4,
-    tune_when_named=True,  # few models bring a head; theirs is tried as part of `auto`
+    tune_when_named=True,  # few models have such a head; it is tried as part of `auto`
     grids={"num_draft": (2, 3, 4, 5, 7, 9), "num_steps": (1, 2, 3, 4, 5, 6)},
 )
 
@@ -127,7 +127,7 @@ class MtpHead(Network):
             self.cache.truncate(index, num_cached)  # the rows to come are of other tokens
             slot.is_complete = False
         hidden = outcome.hidden[max(0, -num_missing) :]  # what is cached needs no second reading
-        self._feed(seq, after[len(after) - len(hidden) :], hidden)
+        self._prefill(seq, after[len(after) - len(hidden) :], hidden)
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]
@@ -136,7 +136,7 @@ class MtpHead(Network):
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
             if seq.id in self.slots:
-                self._feed(seq, [*outcome.emitted], outcome.hidden[[*outcome.committed_rows()]])
+                self._prefill(seq, [*outcome.emitted], outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Free the sequence's slot; its rows stay for a text that begins alike, until their blocks are needed."""
@@ -149,7 +149,7 @@ class MtpHead(Network):
         weights = self.layers.nbytes() + head_nbytes(self.head, num_seqs)
         return DrafterBytes(weights, kv_nbytes(self.cache, num_seqs, max_len + MAX_STEPS))
 
-    def _feed(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
+    def _prefill(self, seq: Seq, tokens: list[int], hidden: Floats) -> None:
         """Commit rows of tokens and the states (R, D) before them; without memory for them, give up the slot."""
         slot = self.slots[seq.id]
         for start in range(0, len(tokens), MAX_ROWS):

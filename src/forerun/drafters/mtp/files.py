@@ -96,8 +96,8 @@ def _check(checkpoint: Checkpoint, names: MtpNames, config: ModelConfig) -> None
         try:
             check_shapes(renamed, find_arch(checkpoint), config, Settings(checkpoint), part)
         except LoadError as error:
-            ((ours, theirs),) = prefixes.items()
-            raise LoadError(str(error).replace(f"'{ours}", f"'{theirs}")) from None
+            ((plain, stored),) = prefixes.items()
+            raise LoadError(str(error).replace(f"'{plain}", f"'{stored}")) from None
 
 
 def _parts(checkpoint: Checkpoint, names: MtpNames) -> list[tuple[dict[str, str], str]]:
@@ -123,9 +123,9 @@ def _read(
     embedding_norm, hidden_norm, norm = (stored for ((_, stored),) in norms)
     present = checkpoint.names()
     text = tuple(
-        (name, checkpoint.tensor(f"{theirs}.weight"))
-        for name, theirs in (("embed", names.embed), ("head", names.head))
-        if theirs is not None and f"{theirs}.weight" in present
+        (name, checkpoint.tensor(f"{stored}.weight"))
+        for name, stored in (("embed", names.embed), ("head", names.head))
+        if stored is not None and f"{stored}.weight" in present
     )
     for name, stored in text:
         if stored.shape != (vocab_size, config.hidden_size):

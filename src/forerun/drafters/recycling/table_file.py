@@ -157,7 +157,7 @@ def _read_head(path: Path) -> tuple[TableHeader, int]:
     try:
         with files.open_to_read(path) as file:
             if file.readline(len(_MAGIC)) != _MAGIC:
-                raise ValueError("it is no table of tokens")
+                raise ValueError("it is not a table of tokens")
             header, start = TableHeader(**json.loads(file.readline(_LONGEST_HEAD))), file.tell()
             if start % _ALIGNED:
                 raise ValueError(f"its first line has {start - len(_MAGIC)} bytes")

@@ -222,7 +222,7 @@ def drafters(llm: LLM, given: str, baseline: str | None, params: SamplingParams)
     """Make plain decoding, then the drafters in the order given, and the one they are compared with."""
     named = [*split_list(given), *([baseline] if baseline else [])]
     for spec in named:
-        DrafterSpec.of(spec)  # a misspelt name is refused before anything is measured
+        DrafterSpec.of(spec)  # a mistyped name is refused before anything is measured
     specs = dict.fromkeys([PLAIN, *(resolved(llm, spec) for spec in named)])
     return [EngineSystem.of(llm, spec, params) for spec in specs]
 

@@ -70,9 +70,9 @@ def _pairs(rounds: Sequence[Round], system: str, other: str) -> dict[str, list[P
     """A system's measurements beside another's, by group, where both were measured."""
     groups: dict[str, list[Pair]] = {}
     for each in rounds:
-        ours, theirs = each.of(system), each.of(other)
-        if ours is not None and theirs is not None:
-            groups.setdefault(each.group, []).append((ours, theirs))
+        first, second = each.of(system), each.of(other)
+        if first is not None and second is not None:
+            groups.setdefault(each.group, []).append((first, second))
     return groups
 
 
@@ -155,16 +155,16 @@ def _speedup(groups: Mapping[str, Sequence[Pair]]) -> tuple[float, float | None,
 def _ratio(columns: NDArray[np.float64]) -> NDArray[np.float64]:
     """Tokens a second over plain tokens a second, of columns (4, n); 1 where nothing was decoded."""
     tokens, seconds, plain_tokens, plain_seconds = columns
-    ours, theirs = tokens * plain_seconds, plain_tokens * seconds
-    return np.divide(ours, theirs, out=np.ones_like(ours), where=theirs > 0)
+    drafted, plain = tokens * plain_seconds, plain_tokens * seconds
+    return np.divide(drafted, plain, out=np.ones_like(drafted), where=plain > 0)
 
 
 def _num_identical(pairs: Sequence[Pair], num_prompts: int) -> int:
     """Prompts of a group whose tokens are the plain ones in every step and round."""
     different = sum(
-        ours != theirs
+        one != other
         for drafted, plain in pairs
-        for ours, theirs in zip(drafted.token_ids, plain.token_ids, strict=False)
+        for one, other in zip(drafted.token_ids, plain.token_ids, strict=False)
     )
     return max(num_prompts - different, 0)
 

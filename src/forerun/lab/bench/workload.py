@@ -42,7 +42,9 @@ def read_task(task: str, tasks_dir: Path | None) -> list[TaskPrompt]:
     if task == BUILTIN or Path(task).suffix or (tasks_dir is None and task in PUBLISHED):
         return read(task)
     if tasks_dir is None:
-        raise ConfigError(f"task '{task}' is no file: say with --tasks-dir where {task}.jsonl lies")
+        raise ConfigError(
+            f"task '{task}' is not a file: say with --tasks-dir where {task}.jsonl lies"
+        )
     known = [path.stem for path in tasks_dir.glob("*.jsonl")]
     if task not in known:
         raise ConfigError(unknown("task", task, [BUILTIN, *known]))

@@ -22,7 +22,7 @@ from forerun.lab.commands import _options as shared
 @shared.plots
 @opt.as_json
 def command(files: tuple[Path, ...], out: Path | None, plots: bool, as_json: bool) -> None:
-    """Write report.md, with plots beside it, from measurements of runs and of what passes cost."""
+    """Write report.md and its plots from the files of bench and bench kernels."""
     from forerun.cli import console
     from forerun.lab.bench import measurement, pass_costs, report, summary
     from forerun.lab.bench.plots import draw

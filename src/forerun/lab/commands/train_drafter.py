@@ -50,7 +50,7 @@ SHARES = ("stage2_rate", "step_weight")
     "this one first, in minutes.",
 )
 @click.option("--depth", default=3, help="Tokens of a draft to train for.")
-@click.option("--cell", default="lstm", help="Of mlp_speculator: lstm or mlp.")
+@click.option("--cell", default="lstm", help="Of mlp_speculator: lstm (Arctic's) or mlp (IBM's).")
 @click.option(
     "--inner", default=0, help="Width of mlp_speculator, or of eagle3's MLP; 0 is the model's."
 )
@@ -93,7 +93,7 @@ SHARES = ("stage2_rate", "step_weight")
 @click.option(
     "--lr",
     type=float,
-    help="Rate; default .02 for muon, .001 for adamw, a quarter of it with --from.",
+    help="Rate; default 0.02 for muon, 0.001 for adamw, a quarter of it with --from.",
 )
 @click.option("--batch", default=256, help="Tokens of a step.")
 @click.option("--seed", default=0, help="Of the first weights and the order.")

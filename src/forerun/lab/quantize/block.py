@@ -277,9 +277,9 @@ class WholeBlock:
             return x
         return self._block._add(x, "attn", self.attention(x))
 
-    def fed(self, x: Tensor) -> Tensor:
+    def after_mlp(self, x: Tensor) -> Tensor:
         """Return the layer's output (T, D) for what `attended` gives."""
-        return self._block._feed(x, self._block._norm("mlp", x), self._tile(x))
+        return self._block._after_mlp(x, self._block._norm("mlp", x), self._tile(x))
 
     def _tile(self, x: Tensor) -> Tile:
         """Return a whole text as one tile, and forget what was read of the one before."""

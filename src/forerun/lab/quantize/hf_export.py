@@ -41,7 +41,7 @@ def named(
 ) -> dict[str, Matrix]:
     """Name the weights and biases (`q`, `q.bias`) of a layer, or those outside all, as tensors, with rows as they have.
 
-    Fused ones are joined, halves of heads interleaved where the family does so, experts apart. Of several spellings
+    Fused ones are joined, halves of heads interleaved where the family does so, experts apart. Of several names
     that of `names` is taken. A plain array's name ends in `.weight` or `.bias`, that of codes is the layer's alone.
     """
     by_tensor: dict[str, list[tuple[np.ndarray, Matrix]]] = {}

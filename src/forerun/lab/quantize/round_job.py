@@ -123,7 +123,7 @@ def output_error(
 
     def half(block: WholeBlock, x: Tensor) -> Tensor:
         if site == "mlp":
-            return block.fed(x)
+            return block.after_mlp(x)
         # Of parallel halves both read what attention reads.
         return block(x)[0] if config.norms == "parallel" else block.attention(x)
 

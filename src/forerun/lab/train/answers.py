@@ -52,7 +52,7 @@ def answers_in(store: Store) -> Iterator[Text]:
         ids = [row.get("prompt"), row.get("answer")]
         if not all(isinstance(each, list | tuple) for each in ids):
             raise ConfigError(
-                f"{store.path}: '{key}' is no answer: it needs prompt and answer, token ids"
+                f"{store.path}: '{key}' is not an answer: it needs prompt and answer, token ids"
             )
         prompt, tokens = cast(list[Sequence[int]], ids)
         yield tuple(prompt), tuple(tokens)

@@ -4,7 +4,7 @@ A piece is a run of rows of one reply that a drafter learns to guess from. What 
 the rows after it, so a piece never reaches the reply's last `depth` rows. Replies are taken a pool at a time: states
 are computed for one pool, and its pieces are shuffled among themselves.
 
-R rows of a batch, N of them learned from, K steps, V' draft vocabulary, D hidden width, T tapped layers.
+R rows of a batch, N of them learned from, K steps, V' draft vocabulary, D hidden width, T aux layers.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class TrainBatch:
 
     last: Tensor
     """(R, D) fp32."""
-    taps: Tensor
+    aux: Tensor
     """(R, T D) fp32."""
     tokens: Tensor
     """(R,) int64: what row r has read."""
@@ -133,7 +133,7 @@ def pack(pieces: Sequence[Piece], depth: int, read: StateReader | NoStates) -> T
         rows = slice(first - states.start, piece.stop + depth - states.start)
         text = torch.tensor(piece.reply.tokens[first : piece.stop + depth + 1])
         tokens, following = text[:-1], text[1:]
-        of_states = (states.last, states.taps, states.best, states.log_normaliser)
+        of_states = (states.last, states.aux, states.best, states.log_normaliser)
         parts = (tokens, following, *(s[rows] for s in of_states))
         for column, part in zip(columns, parts, strict=True):
             column.append(part)
@@ -141,10 +141,10 @@ def pack(pieces: Sequence[Piece], depth: int, read: StateReader | NoStates) -> T
         packed.append(PackedPiece(offset, start, stop))
         at.append(torch.arange(start, stop))
         offset += len(tokens)
-    tokens, following, last, taps, best, normaliser = (torch.cat(column) for column in columns)
+    tokens, following, last, aux, best, normaliser = (torch.cat(column) for column in columns)
     return TrainBatch(
         last.float(),
-        taps.float(),
+        aux.float(),
         tokens,
         following,
         best,

@@ -185,7 +185,7 @@ class DraftModelLearner(Learner):
         target: Mapping[str, object],
         temperatures: Sequence[float],
     ) -> None:
-        """Write a Hugging Face folder, and beside it the tokens it may guess. Raises OSError."""
+        """Write a Hugging Face folder, and in another file the tokens it may guess. Raises OSError."""
         assert self.checkpoint is not None
         named = (str(target["tokenizer"]), self.num_tokens, str(target["name"]))
         write_draft(folder, self.checkpoint, self.non_layers(weights), weights, ids, *named)
@@ -242,7 +242,7 @@ def write_draft(
     num_tokens: int,
     name: str,
 ) -> None:
-    """Write the draft as a Hugging Face folder, and beside it the tokens it may guess. Raises OSError.
+    """Write the draft as a Hugging Face folder, and in another file the tokens it may guess. Raises OSError.
 
     `weights` are those of the layers and the last norm; the tokenizer is `checkpoint`'s.
     """

@@ -10,7 +10,7 @@ for sampled requests at least alpha / (2 - alpha) are right. Of logits z with q 
 
     kl         -sum p log q          d/dz = q sum p - p
     ce         -log q[best]          the same with p one at the target's likeliest token, if the draft vocabulary has it
-    lk         w kl + (1 - w)(1 - alpha),  w = exp(-eta alpha) taken as given    (LK-hybrid, arXiv 2602.23881)
+    lk         w kl + (1 - w)(1 - alpha),  w = exp(-eta alpha) without a gradient    (LK-hybrid, arXiv 2602.23881)
                d alpha/dz = q (b - sum q b),  b = 1 where q < p
 
 N rows, D width, V' draft vocabulary.

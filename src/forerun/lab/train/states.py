@@ -4,7 +4,7 @@ For most models the target's passes are what training costs, so states are kept 
 is room: a run that goes on, the next epoch and another network of the same target find them. They are rounded to fp16
 at once: whether they were kept changes nothing.
 
-R rows of a text, D hidden width, T layers that are tapped.
+R rows of a text, D hidden width, T aux layers.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ from forerun.system import files
 CHUNK = 128
 """Rows of a pass."""
 SUFFIX = ".states"
-NAMES = ("last", "taps", "log_normaliser", "best")
+KEYS = {"last": "last", "aux": "taps", "log_normaliser": "log_normaliser", "best": "best"}
+"""The key of each field of `States` in a file."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class States:
     start: int
     last: Tensor
     """(R, D) fp16, what the head reads."""
-    taps: Tensor
+    aux: Tensor
     """(R, T D) fp16, layers side by side."""
     log_normaliser: Tensor
     """(R,) fp32, of the logits over the whole vocabulary."""
@@ -90,8 +91,9 @@ class StateReader:
         """Return the states of a text. Raises CapacityError if it is longer than `max_len`."""
         start = self._start(reply)
         path = self._path(reply.tokens, start)
-        with suppress(OSError, SafetensorError, TypeError):  # not there, or damaged
-            return States(start, **load(path.read_bytes()))
+        with suppress(OSError, SafetensorError, KeyError):  # not there, or damaged
+            stored = load(path.read_bytes())
+            return States(start, **{name: stored[key] for name, key in KEYS.items()})
         states = self._compute(reply, start)
         self._keep(path, states)
         return states
@@ -109,14 +111,14 @@ class StateReader:
     def put(self, tokens: Sequence[int], start: int, last: Floats) -> None:
         """Keep the states (R, D) of a text that was computed elsewhere: of all tokens from `start` on but the last.
 
-        As no layers are among them, they are for drafters that tap none.
+        As no layers are among them, they are for drafters without aux layers.
         """
         path = self._path(tokens, start)
         if not path.exists():
             self._keep(path, self._states(start, torch.from_numpy(last), torch.empty(len(last), 0)))
 
     def _keep(self, path: Path, states: States) -> None:
-        data = save({name: getattr(states, name) for name in NAMES})
+        data = save({key: getattr(states, name) for name, key in KEYS.items()})
         if self._nbytes + len(data) > self.max_nbytes:
             return
         try:
@@ -130,23 +132,23 @@ class StateReader:
         if len(tokens) >= self.max_len:
             raise CapacityError(f"a text of {len(tokens) + 1} tokens does not fit {self.max_len}")
         cache.truncate(0, 0)
-        lasts, taps = [], []
+        lasts, aux = [], []
         for at in range(0, len(tokens), CHUNK):
             part = tokens[at : at + CHUNK]
             hidden = self.model.forward(Batch((Segment(0, at, part),)), cache, self.layers)
             cache.keep(0, range(len(part)))
             lasts.append(hidden.last)
-            taps.append(np.concatenate([np.empty((len(part), 0), np.float32), *hidden.taps], 1))
+            aux.append(np.concatenate([np.empty((len(part), 0), np.float32), *hidden.aux], 1))
         self.num_computed += len(tokens)
-        parts = (torch.from_numpy(np.concatenate(each)[start:]) for each in (lasts, taps))
+        parts = (torch.from_numpy(np.concatenate(each)[start:]) for each in (lasts, aux))
         return self._states(start, *parts)
 
-    def _states(self, start: int, last: Tensor, taps: Tensor) -> States:
-        last, taps = last.half(), taps.half()
+    def _states(self, start: int, last: Tensor, aux: Tensor) -> States:
+        last, aux = last.half(), aux.half()
         top = self.model.topk(last.float().numpy(), 1, log_normaliser=True)
         assert top.log_normaliser is not None
         normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
-        return States(start, last, taps, normaliser, best.contiguous())
+        return States(start, last, aux, normaliser, best.contiguous())
 
 
 class StateRecorder:

@@ -2,12 +2,11 @@
 
 What a run does next follows from its settings and its counters alone: batches are planned from the seed, and states
 are the same whenever they are computed. A checkpoint is written whole, often, and at the end; the best weights so far
-lie beside it. Under `torchrun` every process takes its share of each batch's pieces, and gradients are summed.
+lie next to it. Under `torchrun` every process takes its share of each batch's pieces, and gradients are summed.
 """
 
 from __future__ import annotations
 
-import io
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -172,7 +171,6 @@ class Trainer:
         """Write the checkpoint, whole or not at all. Raises ForerunError if there is no room."""
         if rank():
             return
-        file = io.BytesIO()
         state = {
             "origin": self.origin,
             "progress": asdict(self.progress),
@@ -180,9 +178,9 @@ class Trainer:
             "best": self.best,
             "optimizer": self.optimizer.state(),
         }
-        torch.save(state, file)
-        with writing(self.folder / CHECKPOINT):
-            files.replace(self.folder / CHECKPOINT, file.getvalue())
+        path = self.folder / CHECKPOINT
+        with writing(path), files.replacing(path) as file:
+            torch.save(state, file)
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""

@@ -97,9 +97,9 @@ def counted(llm: LLM, answers: Path | None, texts: Path | None, vocab_size: int)
 def _texts(llm: LLM, answers: Path | None, texts: Path | None) -> Iterator[Sequence[int]]:
     if answers is not None:
         origin, results = store.read(answers)
-        if (theirs := origin.get("vocabulary")) != (ours := fingerprint(llm.tokenizer)):
+        if (stored := origin.get("vocabulary")) != (own := fingerprint(llm.tokenizer)):
             raise ConfigError(
-                f"{answers} holds answers of another vocabulary ({theirs}, this model has {ours}): give "
+                f"{answers} holds answers of another vocabulary ({stored}, this model has {own}): give "
                 "this model's own"
             )
         known = Store(origin)  # in memory: the file may be growing

@@ -110,7 +110,7 @@ def show(document: Mapping[str, Any]) -> None:
         f"{tables.TAU}, in full: with every draft, without the controller; gain: of the table over the default, of the "
         "network over what is kept without it"
     )
-    where = "the table is no better in full than what is there: not kept"
+    where = "the table is not better in full than what is there: not kept"
     if document["kept"]:
         where += f", {document['kept']} stays"
     elif own and not document["table"]:

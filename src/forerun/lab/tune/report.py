@@ -35,7 +35,7 @@ MEASURED = ("drafter", "prompts", "identical", "speedup", "speedup_lo", "speedup
 
 
 def specs_of(given: str | None) -> list[DrafterSpec]:
-    """Read the drafters to try, each once; a misspelt one is refused before anything is loaded."""
+    """Read the drafters to try, each once; a mistyped one is refused before anything is loaded."""
     names = candidates() if given is None else split_list(given)
     specs = {(spec := DrafterSpec.of(name)).text(): spec for name in names}
     specs.pop(PLAIN, None)

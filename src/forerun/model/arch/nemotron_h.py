@@ -66,12 +66,12 @@ def config(settings: Settings) -> ModelConfig:
         settings.fixed["intermediate_size"] = max((n for n in dense if n), default=4)
     experts, shared = _experts(settings) if "moe" in kinds else (None, 0)
     mixer = LayerConfig(None, has_mlp=False)
-    feed = LayerConfig(None, has_mixer=False)
-    by_kind = {"attention": mixer, "mlp": feed}
+    mlp = LayerConfig(None, has_mixer=False)
+    by_kind = {"attention": mixer, "mlp": mlp}
     if "mamba" in kinds:
         by_kind["mamba"] = replace(mixer, recurrent=_state(settings))
     by_kind["moe"] = replace(
-        feed, experts=experts, has_mlp=shared > 0, intermediate_size=shared or None
+        mlp, experts=experts, has_mlp=shared > 0, intermediate_size=shared or None
     )
     layers = [by_kind[kind] for kind in kinds]
     return llama_like(settings, "nemotron_h", layers=layers, activation="relu2", gated_mlp=False)
@@ -117,12 +117,12 @@ def _kinds(settings: Settings) -> list[str]:
                 f"'{settings.prefix}feed_forward_length' is {short_repr(widths)}, but must be {len(attends)} numbers"
             )
         names = settings.checkpoint.names()
-        feeds = [
+        mlps = [
             "moe" if f"blk.{i}.ffn_gate_inp.weight" in names else "mlp" for i in range(len(attends))
         ]
         return [
-            feed if width else "attention" if has else "mamba"
-            for feed, width, has in zip(feeds, widths, attends, strict=True)
+            mlp if width else "attention" if has else "mamba"
+            for mlp, width, has in zip(mlps, widths, attends, strict=True)
         ]
     given = next(
         (k for k in ("layers_block_type", "layer_types") if settings.get(k) is not None),

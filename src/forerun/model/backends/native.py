@@ -212,7 +212,11 @@ class NativeDecoder:
         self._native.check()
 
     def forward(
-        self, batch: Batch, cache: KVCache, taps: tuple[int, ...] = (), inputs: Floats | None = None
+        self,
+        batch: Batch,
+        cache: KVCache,
+        aux_layers: tuple[int, ...] = (),
+        inputs: Floats | None = None,
     ) -> Hidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
@@ -223,24 +227,24 @@ class NativeDecoder:
         assert all(s.base == cache.length(s.slot) for s in batch.segments)
         borrows = self.config.borrows_kv  # so it writes no rows
         parts = batch.split(MAX_ROWS) if borrows else cache.parts(batch, MAX_ROWS)
-        width, layers = self.config.hidden_size, sorted(set(taps))
+        width, layers = self.config.hidden_size, sorted(set(aux_layers))
         last = np.empty((batch.num_rows, width), np.float32)
-        tapped = np.empty((len(layers), batch.num_rows, width), np.float32)
+        aux = np.empty((len(layers), batch.num_rows, width), np.float32)
         given = None if inputs is None else _rows(inputs)
         start = 0
         for part in parts:
             is_whole = part.num_rows == batch.num_rows
             here = slice(start, start + part.num_rows)
-            rows = tapped if is_whole else np.empty_like(tapped[:, here])
+            rows = aux if is_whole else np.empty_like(aux[:, here])
             x = None if given is None else given[here]
             try:
                 self._pass(cache, part.segments, x, last[here], layers, rows)
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if not is_whole:
-                tapped[:, here] = rows
+                aux[:, here] = rows
             start = here.stop
-        return Hidden(last, tuple(tapped[layers.index(layer)] for layer in taps))
+        return Hidden(last, tuple(aux[layers.index(layer)] for layer in aux_layers))
 
     def _pass(
         self,
@@ -248,11 +252,11 @@ class NativeDecoder:
         segments: Sequence[Segment],
         inputs: np.ndarray | None,
         hidden: np.ndarray,
-        taps: Sequence[int],
-        tapped: np.ndarray,
+        aux_layers: Sequence[int],
+        aux: np.ndarray,
     ) -> None:
-        """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `tapped` (taps, R, D). Raises IndexError."""
-        self._native.forward(cache.native, segments, inputs, hidden, taps, tapped)
+        """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `aux` (layers, R, D). Raises IndexError."""
+        self._native.forward(cache.native, segments, inputs, hidden, aux_layers, aux)
 
     def embed(self, ids: Ids) -> Floats:
         """Embed tokens (R,) as (R, D) fp32, positions left out."""

@@ -43,7 +43,7 @@ class KVCache(ABC):
         self.num_slots = num_slots
         self.max_len = max_len
         self.is_limited = num_blocks is not None
-        """Whether it has fewer or more blocks than its slots can fill."""
+        """Whether the number of blocks was given; else it has as many as its slots can fill."""
         if num_blocks is None:
             num_blocks = num_slots * blocks_of(max_len)
         if num_blocks < blocks_of(max_len):

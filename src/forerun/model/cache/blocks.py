@@ -3,7 +3,7 @@
 A block is `BLOCK_ROWS` rows of keys and values, known here by its number only. It is *free*, or
 *used* by one or more sequences, or *idle*: no sequence uses it, but the tree knows its tokens, so
 that a sequence that begins like an earlier one need not compute them again. The row law makes that
-exact: a row is the same whoever computed it. Idle blocks are given up, least recently used first,
+exact: a row has the same bits in every sequence. Idle blocks are given up, least recently used first,
 when free ones run out.
 
 The tree is the radix tree of SGLang (arXiv 2312.07104) with one block a node; blocks and copy on

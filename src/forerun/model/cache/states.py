@@ -41,7 +41,7 @@ class StateMemory(Protocol):
         ...
 
     def advance(self, slot: int, rows: int) -> None:
-        """Bring the state of a slot one block further, to `rows` rows; the rows behind them stay beside it."""
+        """Bring the state of a slot one block further, to `rows` rows; later rows are kept."""
         ...
 
 

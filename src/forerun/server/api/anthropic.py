@@ -67,7 +67,7 @@ class CountTokensRequest(BlocksBody):
     output_format: dict[str, Any] | None = None
     """Its older place."""
 
-    theirs: ClassVar = {
+    dialect_names: ClassVar = {
         "response_format.json_schema": "output_config.format",
         "response_format": "output_config.format",
     }

@@ -43,7 +43,7 @@ _OFF: Document = {
     "backend_sampling": False,
     "lora": [],
 }
-"""What llama-server has and nobody can switch on here, at the values that mean off."""
+"""Settings of llama-server that do not exist here, with the values that mean off."""
 
 
 @router.post("/completion", responses=_ANSWERS)
@@ -64,14 +64,14 @@ async def completion(service: FromBody, request: JsonRequest, body: NativeReques
 
 @router.post("/infill", responses=_ANSWERS)
 async def infill(service: FromBody, request: JsonRequest, body: InfillRequest) -> Response:
-    """Fill the hole between `input_prefix` with `prompt` and `input_suffix`."""
+    """Fill the gap between `input_prefix` with `prompt` and `input_suffix`."""
     tokens = service.fill_in("/infill")
     files = [(one.filename, one.text) for one in body.input_extra]
     before = ("input_prefix", body.input_prefix + body.prompt)
     after = ("input_suffix", body.input_suffix)
 
     def encode() -> list[Encoded]:
-        return [Encoded(service.read_hole(tokens, before, after, files))]
+        return [Encoded(service.read_infill(tokens, before, after, files))]
 
     return await _reply(service, request, body, encode, 1, is_one=True)
 

@@ -1,4 +1,4 @@
-"""llama-server's requests: prompts of texts and token ids, biases by text, holes to fill."""
+"""llama-server's requests: prompts of texts and token ids, biases by text, infill."""
 
 from __future__ import annotations
 
@@ -78,10 +78,10 @@ class ExtraFile(NestedFields):
 
 
 class InfillRequest(NativeRequest):
-    """A hole in a text to fill, in llama-server's form."""
+    """A gap in a text to fill, in llama-server's form."""
 
     prompt: str = ""
-    """What stands before the hole already, after `input_prefix`."""
+    """What stands before the gap already, after `input_prefix`."""
     input_prefix: str = ""
     """The text before."""
     input_suffix: str = ""

@@ -47,9 +47,9 @@ class OllamaRequest(BlocksBody):
     """`json`, or a schema."""
     think: bool | str | None = None
     keep_alive: Any = None
-    """How long the model stays once nobody asks it; left out, as the server says."""
+    """How long the model stays loaded without requests; left out: the server's option."""
 
-    theirs: ClassVar = {"response_format": "format"}
+    dialect_names: ClassVar = {"response_format": "format"}
 
     @property
     def only_unloads(self) -> bool:
@@ -163,7 +163,7 @@ async def tags(served: AllModels) -> Response:
 
 @lists.get("/api/ps")
 async def loaded(served: AllModels) -> Response:
-    """List what is loaded, and until when it stays where nobody asks it."""
+    """List the loaded models, and until when each stays without requests."""
     until = {name: served.clock.until(one) for one in served.services for name in one.names}
     found = listed(served, only_loaded=True)
     more = ({"expires_at": until[each["name"]], "size_vram": 0} for each in found)
@@ -305,14 +305,14 @@ def _entry(service: Service, name: str) -> Document:
 
 
 class UnloadRequest(RequestBody):
-    """The name of a model to let go of."""
+    """The name of a model to unload."""
 
     only_unloads: ClassVar = True
 
 
 @router.post("/models/unload")
 async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
-    """Let go of a model, as llama-server does."""
+    """Unload a model, as llama-server does."""
     return JsonResponse({"success": await request.app.state.served.unload(service)})
 
 

@@ -87,7 +87,7 @@ class CompletionRequest(SampledAnswer):
     add_special_tokens: bool = True
     """Begin with the model's BOS token, if it wants one."""
     suffix: str | None = None
-    """What comes after the answer: a model that was trained to fills the hole."""
+    """What comes after the answer: a model that was trained for it fills the gap."""
 
     def scores(self) -> dict[str, int | None]:
         """Score the prompt's tokens too with `echo`."""
@@ -176,16 +176,18 @@ async def continued(
     params = service.params(body)
     bos = None if body.add_special_tokens else False
     given = body.prompts()
-    hole = service.fill_in("suffix") if body.suffix else None
-    if hole is not None and not all(isinstance(one, str) for one in given):
+    infill = service.fill_in("suffix") if body.suffix else None
+    if infill is not None and not all(isinstance(one, str) for one in given):
         raise invalid("suffix needs prompts as text", "suffix")
 
     def encode(one: str | list[int]) -> Encoded:
         if not isinstance(one, str):
             return Encoded(one)
-        if hole is None:
+        if infill is None:
             return service.read_text(one, "prompt", bos=bos)
-        return Encoded(service.read_hole(hole, ("prompt", one), ("suffix", body.suffix or "")), one)
+        return Encoded(
+            service.read_infill(infill, ("prompt", one), ("suffix", body.suffix or "")), one
+        )
 
     def read() -> Awaitable[list[Encoded]]:
         return service.encode(lambda: [encode(one) for one in given], request.nbytes)

@@ -308,7 +308,7 @@ def _reason(reason: FinishReason | None, num_calls: int) -> str | None:
 
 
 def _shown(run: SequenceState, scored: Sequence[TokenLogprob]) -> Sequence[TokenLogprob]:
-    """Leave out the token that ended an answer, which is no part of its text."""
+    """Leave out the token that ended an answer, which is not part of its text."""
     seq, stops = run.seq, run.stops
     is_token = seq.finish_reason is FinishReason.STOP and not isinstance(stops.stop_reason, str)
     return scored[:-1] if is_token and not seq.params.include_stop_str_in_output else scored

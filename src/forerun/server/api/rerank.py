@@ -125,7 +125,7 @@ async def _by_answer(
         found = []
         for start in range(0, len(states), HEAD_ROWS):
             rows = np.concatenate(states[start : start + HEAD_ROWS])
-            with llm.loop.lock():  # let go in between: the head reads the whole vocabulary
+            with llm.loop.lock():  # released in between: the head reads the whole vocabulary
                 found.append(llm.model.head(rows)[:, [yes, no]])
         return np.concatenate(found)
 

@@ -56,7 +56,7 @@ class ResponsesRequest(BlocksBody):
     tool_choice: str | dict[str, Any] | None = None
     """none, auto, required, or one of the tools."""
 
-    theirs: ClassVar = {
+    dialect_names: ClassVar = {
         "messages": "input",
         "response_format.json_schema": "text.format",
         "response_format": "text.format",

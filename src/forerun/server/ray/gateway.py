@@ -281,7 +281,7 @@ def _event(error: ApiError, path: str, number: int) -> bytes:
 
 
 async def _route(scope: Scope, body: bytes) -> Route:
-    """Read from a request where it should go; of what is no JSON object the replica will say so."""
+    """Read from a request where it should go; of what is not a JSON object the replica will say so."""
     session = dict(scope["headers"]).get(SESSION, b"").decode("latin-1")
     if not body:
         return Route(session=session)

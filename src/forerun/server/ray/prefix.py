@@ -2,8 +2,8 @@
 
 A request goes to the replica that holds most of its prompt, unless that has too much to do already: no replica may
 have more than `slack` times its share of the running requests (consistent hashing with bounded loads, Mirrokni et al.
-2016). What nobody holds goes where the hash of its first block points (rendezvous hashing), so that several gateways
-agree without telling each other. A session keeps its replica whatever its load. Nothing here knows Ray.
+2016). What no replica holds goes where the hash of its first block points (rendezvous hashing), so that gateways
+agree without messages. A session keeps its replica whatever its load. Nothing here knows Ray.
 """
 
 from __future__ import annotations
@@ -43,9 +43,9 @@ class Route:
     avoid: tuple[str, ...] = ()
     """Replicas that were lost while they worked on it."""
     replica: str | None = field(default=None, compare=False)
-    """Where it went, told by the router."""
+    """The replica that the router chose."""
     is_over: bool = field(default=False, compare=False)
-    """Whether its answer is complete, told by the gateway: before the client knows, and before Ray does."""
+    """Whether its answer is complete; the gateway sets it before the client or Ray can know."""
 
 
 def route_of(document: Mapping[str, Any], session: str = "") -> Route:
@@ -143,7 +143,7 @@ class PrefixTable:
 
 
 def _key(route: Route) -> int | None:
-    """Hash what decides where a request belongs that nobody holds a part of."""
+    """Hash what decides where a request goes of which no replica holds a part."""
     if route.session:
         return _digest(route.session)
     return route.blocks[0] if route.blocks else None

@@ -36,7 +36,7 @@ from forerun.system.device import share_heaps
 
 POLL_S = 0.02
 UNUSED_S = 10.0
-"""How long a ticket is good that nobody comes with."""
+"""How long an unused ticket is valid."""
 
 
 @dataclass(frozen=True)

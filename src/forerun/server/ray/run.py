@@ -141,7 +141,7 @@ def _quiet() -> None:
 
 
 def _reach(address: str) -> None:
-    """Raise ConfigError for an address where nobody listens: Ray itself would wait for a minute."""
+    """Raise ConfigError if nothing listens at an address: Ray itself would wait for a minute."""
     host, _, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return

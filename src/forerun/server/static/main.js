@@ -1,6 +1,6 @@
 // The page: conversations at the side, one of them in the middle, a field to write in.
 
-import { body, follow as receive } from "./answer.js";
+import { body, follow as receive } from "./receive.js";
 import * as branches from "./branches.js";
 import { Composer } from "./composer.js";
 import { make } from "./render.js";

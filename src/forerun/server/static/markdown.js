@@ -354,7 +354,7 @@ function emphasis(source, at, start, end, depth, sign, absent) {
       return null;
     }
     if (sign.length === 1 && source[close + 1] === sign && close + 1 < end) {
-      close += 1; // a pair is no single sign
+      close += 1; // a pair is not a single sign
       continue;
     }
     while (source[close + sign.length] === sign[0] && close + sign.length < end) close += 1;

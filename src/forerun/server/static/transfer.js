@@ -16,7 +16,7 @@ export async function exported() {
 export async function imported(file) {
   const found = await file.text().then(JSON.parse).catch(() => null);
   if (found?.format !== FORMAT || !Array.isArray(found.chats)) {
-    throw new Error(`${file.name} is no file of conversations: one that Export has written is read here.`);
+    throw new Error(`${file.name} is not a file of conversations: choose one that Export has written.`);
   }
   const given = found.chats.map(chatOf).filter(Boolean);
   for (const one of given) {

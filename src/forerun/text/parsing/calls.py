@@ -18,7 +18,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from forerun.text.parsing.json_text import mended
+from forerun.text.parsing.json_text import repaired
 from forerun.text.parsing.loose import keyword_calls, read_object, resolved, written
 from forerun.text.parsing.tags import SchemaTypes, Tools, read_tags
 from forerun.text.parsing.tags import is_whole as tags_are_whole
@@ -177,8 +177,8 @@ def _id(groups: Mapping[str, str | None]) -> str | None:
 
 
 def _objects(body: str, tools: Tools) -> list[Call] | None:
-    """Read objects and lists of them. JSON behind the first calls is no answer: results that a model made up."""
-    body = mended(body)
+    """Read objects and lists of them. JSON behind the first calls is not an answer: results that a model made up."""
+    body = repaired(body)
     decoder, calls, at = json.JSONDecoder(strict=False), list[Call](), _end_of(_BETWEEN, body, 0)
     are_over = False
     try:
@@ -236,7 +236,7 @@ def _colon(body: str, tools: Tools) -> list[Call] | None:
 def _named(body: str, tools: Tools) -> list[Call] | None:
     found = NAMED_HEAD.match(body)
     given = "" if found is None else body[found.end() :].strip().removesuffix("```").strip()
-    arguments = mended(given)
+    arguments = repaired(given)
     try:
         json.loads(arguments, strict=False)
     except ValueError:

@@ -72,7 +72,7 @@ def _is_escape(text: str) -> bool | None:
     return False if text[-1] not in string.hexdigits else len(text) == 6 or None
 
 
-def mended(text: str) -> str:
+def repaired(text: str) -> str:
     """Return objects, and what stands between them, with what is not escaped in texts as it must be."""
     written, at = "", 0
     while at < len(text):

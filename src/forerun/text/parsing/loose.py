@@ -3,7 +3,7 @@
     {name: f, arguments: {'x': it's, y: 1}}    call:f{x:1,y:<|"|>text<|"|>}    f(x='it's', y=1)    f x=1 y="two"
 
 The offered tools' schemas judge: a call is one of a tool that is offered, and what has no quotes has the type that its
-schema says. What is cut is no call.
+schema says. What is cut is not a call.
 """
 
 from __future__ import annotations

@@ -78,7 +78,7 @@ class MarkParser:
         tools: Tools | None = None,
         silent: Sequence[str] = (),
     ) -> None:
-        """`calls`: none for an answer that can call nothing. `thinking`: None for a model that does not think aloud.
+        """`calls`: none for an answer that can call nothing. `thinking`: None for a model that does not reason.
 
         `tools` are those that are offered; `silent` are marks that are left out.
         """
@@ -370,7 +370,7 @@ class MarkParser:
         return self._called(body, self._syntax.open + body + close)
 
     def _read_arguments(self) -> list[Part] | None:
-        """Hand arguments on. A mark may stand in a text of theirs; whether it does, the object's end tells."""
+        """Hand arguments on. A mark may stand in one of their texts; the end of the object shows whether it does."""
         assert self._syntax is not None
         close = self._syntax.close
         kept = len(self._held) - _num_open(self._held, [close])

@@ -16,7 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from forerun.text.parsing.json_text import mended
+from forerun.text.parsing.json_text import repaired
 
 Tools = Mapping[str, Mapping[str, Any]]
 """By name of a function that is offered: the JSON schema of its arguments."""
@@ -74,7 +74,7 @@ def read_tags(body: str, tools: Tools) -> list[tuple[str, str]]:
     for name, pairs, inner in found:
         name = name.strip()
         if not pairs and inner.strip().startswith("{"):  # <function=f>{"x": 1}</function>
-            calls.append((name, mended(inner.strip())))
+            calls.append((name, repaired(inner.strip())))
         else:
             schema = tools.get(name, {})
             calls.append((name, _object(pairs or _children(inner), schema, SchemaTypes(schema))))

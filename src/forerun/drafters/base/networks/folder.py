@@ -149,11 +149,11 @@ def check_target(file: Checkpoint, target: Target) -> None:
         raise LoadError(f"'target' must be an object, got {short_repr(trained)}")
     here = describe_target(target, "")
     for key in ("tokenizer", "hidden_size", "num_layers", "vocab_size"):
-        theirs, ours = trained.get(key), here[key]
-        if theirs is not None and ours is not None and theirs != ours:
+        stored, own = trained.get(key), here[key]
+        if stored is not None and own is not None and stored != own:
             raise LoadError(
                 f"it was trained for {trained.get('name', 'another model')}, whose {key.replace('_', ' ')} is "
-                f"{theirs}; this model's is {ours}: train one with forerun train drafter"
+                f"{stored}; this model's is {own}: train one with forerun train drafter"
             )
 
 

@@ -39,6 +39,7 @@ class NetworkMethod(Generic[Config]):
     """A kind of trained networks."""
 
     title: str
+    """What a file is called in messages, with its article: `a block drafter`."""
     kinds: tuple[str, ...]
     """The architectures and model types of its files."""
     reader: Reader[Config]
@@ -60,7 +61,7 @@ class NetworkMethod(Generic[Config]):
         found = [each for each in (file.architecture, *types) if isinstance(each, str)]
         if self.mark not in file.config and not {*found} & {*self.kinds}:
             raise LoadError(
-                f"{file.path} holds {' '.join(map(short_repr, dict.fromkeys(found)))}, which is no {self.title}; "
+                f"{file.path} holds {' '.join(map(short_repr, dict.fromkeys(found)))}, which is not {self.title}; "
                 f"allowed: {', '.join(self.kinds)}"
             )
 

@@ -7,7 +7,7 @@ expectation and maximisation, with older tokens counting less.
 **Doubt.** A step is taken where the best guess so far is needed and wrong with some probability, the doubt d. A step
 that makes the right token the best guess brings that one and those that the tree has below it, up to where another
 step did the same. What steps bring grows with the square of the doubt (over 868 steps of a model 0.10, 0.27, 0.67 and
-0.81 tokens at a d of .25, .45, .65 and .85): it is gain d², and a step pays where that is more than it costs.
+0.81 tokens at a d of 0.25, 0.45, 0.65 and 0.85): it is gain d², and a step pays where that is more than it costs.
 """
 
 from __future__ import annotations

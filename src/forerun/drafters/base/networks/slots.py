@@ -1,4 +1,4 @@
-"""Networks with decoder layers of their own: a slot of their cache a sequence, fed the target's states of its rows.
+"""Networks with their own decoder layers: a cache slot for each sequence, prefilled with the target's states.
 
 R rows, D width.
 """
@@ -80,7 +80,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         self._complete.discard(slot)
         if num_rows == num_reused:
             self._complete.add(slot)
-        self._feed(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
+        self._prefill(seq, seq.tokens[-len(outcome.hidden) :], outcome.hidden)
 
     def partner(
         self,
@@ -89,7 +89,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         num_steps: Sequence[int],
         min_doubt: float,
     ) -> Partner:
-        """Begin drafts below the last token that each sequence's slot was fed."""
+        """Begin drafts below the last token that each sequence's slot was prefilled with."""
         return self.asked(num_steps, min_doubt, [self._slots[seq.id] for seq in seqs])
 
     def observe(
@@ -98,7 +98,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         """Feed the rows that are committed now, with the tokens that came after them."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            self._feed(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
+            self._prefill(seq, outcome.emitted, outcome.hidden[[*outcome.committed_rows()]])
 
     def end(self, seq: Seq) -> None:
         """Give the slot back; its rows stay for a text that begins alike."""
@@ -118,8 +118,8 @@ class SlotNetwork(NativeNetwork[Kernels]):
         self._free.remove(slot)
         return slot
 
-    def _feed(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
+    def _prefill(self, seq: Seq, tokens: Sequence[int], states: Floats) -> None:
         slot = self._slots[seq.id]
-        self.native.feed(slot, list(tokens), np.ascontiguousarray(states, np.float32))
+        self.native.prefill(slot, list(tokens), np.ascontiguousarray(states, np.float32))
         if slot in self._complete:
             self._texts[slot] += tokens

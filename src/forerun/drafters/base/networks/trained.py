@@ -121,10 +121,10 @@ def take(
     Raises LoadError for one that is missing or misshapen, and for one that is not of the network.
     """
     tensors = dict[str, StoredTensor]()
-    for ours, shape in shapes.items():
-        if (theirs := file_name(ours)) not in names:
-            raise LoadError(f"tensor '{theirs}' is missing")
-        tensors[ours] = stored = file.tensor(names[theirs])
+    for name_here, shape in shapes.items():
+        if (stored_name := file_name(name_here)) not in names:
+            raise LoadError(f"tensor '{stored_name}' is missing")
+        tensors[name_here] = stored = file.tensor(names[stored_name])
         if stored.shape != shape:
             raise LoadError(f"tensor '{stored.name}' is {[*stored.shape]}, expected {[*shape]}")
     for name in sorted(names.keys() - {*map(file_name, shapes)}):
@@ -177,10 +177,10 @@ def key_of(settings: Settings, *keys: str) -> str:
 
 def check_sizes(compared: Iterable[tuple[int, int, str]]) -> None:
     """Raise LoadError for the first size that is another model's: (the network's, the target's, of what)."""
-    for theirs, ours, what in compared:
-        if theirs != ours:
+    for trained, own, what in compared:
+        if trained != own:
             raise LoadError(
-                f"it was trained for another model: it reads {what} {theirs}, this model has {ours}"
+                f"it was trained for another model: it reads {what} {trained}, this model has {own}"
             )
 
 
@@ -252,7 +252,7 @@ def neighbours_apart(num_rows: int, head_dim: int) -> Ids:
 
 
 def layer_ids(given: object, shift: int) -> list[int]:
-    """Return the layers of a list whose outputs are read, counted from 0; none if it is no list of whole numbers."""
+    """Return the layers of a list whose outputs are read, counted from 0; none if it is not a list of whole numbers."""
     if not isinstance(given, list) or not all(type(i) is int for i in given):
         return []
     return [i - shift for i in given]

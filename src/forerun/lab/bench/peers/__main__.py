@@ -12,7 +12,7 @@ from forerun.lab.bench.peers.base import STAMP, adapter, adapters
 
 
 def install(folder: Path, names: Sequence[str]) -> list[str]:
-    """Create what is missing, telling on stderr; an environment that is complete stays. The names that failed."""
+    """Create missing environments, with messages on stderr. Returns the names that failed."""
     failed = []
     for name in names:
         home = folder / name

@@ -253,7 +253,7 @@ class Settings:
 
 
 def number_in(key: str, value: object, low: float, high: float) -> float:
-    """Return the value as a float. Raises LoadError if it is no number from `low` to `high`."""
+    """Return the value as a float. Raises LoadError if it is not a number from `low` to `high`."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or not low <= value <= high:  # type: ignore[operator]
         raise LoadError(

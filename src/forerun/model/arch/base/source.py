@@ -54,7 +54,7 @@ class TensorSource:
     """Where to look if it is not there."""
 
     def resolve(self, layer: str, names: Container[str]) -> TensorSource:
-        """Return this source or, if its first tensor is not there but that of another spelling is, the other."""
+        """Return this source or, if its first tensor is not there but that of another name is, the other."""
         source: TensorSource | None = self
         while source is not None and source.tensors(layer)[0] not in names:
             source = source.otherwise

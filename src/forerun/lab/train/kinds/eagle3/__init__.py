@@ -74,11 +74,11 @@ class Eagle3Learner(Learner):
     def _begin_as_layer(self, weights: Mapping[str, Tensor], name: str) -> None:
         """The layer is the target's, which reads g alone; fc the mean of the three states."""
         width, layer = self.shape.hidden_size, self.net.midlayer
-        for ours, theirs in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v")):
-            weight = layer.self_attn.get_submodule(ours).weight
+        for module, stored in (("q_proj", "q"), ("k_proj", "k"), ("v_proj", "v")):
+            weight = layer.self_attn.get_submodule(module).weight
             assert isinstance(weight, Tensor)
             weight[:, :width] = 0
-            weight[:, width:] = weights[name + theirs]
+            weight[:, width:] = weights[name + stored]
         copies = {
             layer.self_attn.o_proj: "o",
             layer.mlp.gate_proj: "gate",
@@ -88,14 +88,14 @@ class Eagle3Learner(Learner):
             layer.post_attention_layernorm: "mlp_norm",
         }
         inner = self._strongest(*(weights[name + each] for each in ("gate", "up", "down")))
-        for module, theirs in copies.items():
-            assert isinstance(module.weight, Tensor)
-            weight = weights[name + theirs]
-            if theirs in ("gate", "up"):
+        for linear, stored in copies.items():
+            assert isinstance(linear.weight, Tensor)
+            weight = weights[name + stored]
+            if stored in ("gate", "up"):
                 weight = weight[inner]
-            elif theirs == "down":
+            elif stored == "down":
                 weight = weight[:, inner]
-            module.weight.copy_(weight.view_as(module.weight))
+            linear.weight.copy_(weight.view_as(linear.weight))
         self.net.fc.weight.copy_(torch.eye(width).repeat(1, 3) / 3)
         self.net.norm.weight.copy_(weights["norm"].reshape(-1))
 
@@ -111,17 +111,15 @@ class Eagle3Learner(Learner):
         embedded = batch.embedded(self.source)
         for piece in batch.pieces:
             here = slice(piece.first, piece.stop)
-            steps = self._unroll(
-                batch.taps[here], embedded[piece.first :], piece.stop - piece.first
-            )
+            steps = self._unroll(batch.aux[here], embedded[piece.first :], piece.stop - piece.first)
             for step, out in zip(outputs, steps, strict=True):
                 step.append(out[piece.start - piece.first :].float())
         return [torch.cat(step) for step in outputs]
 
-    def _unroll(self, taps: Tensor, embedded: Tensor, length: int) -> list[Tensor]:
+    def _unroll(self, aux: Tensor, embedded: Tensor, length: int) -> list[Tensor]:
         """Each step's outputs (L, D). A row sees the true rows up to its own, then its own drafted ones."""
         net, attention, outputs = self.net, self.net.midlayer.self_attn, []
-        g = net.fuse(taps)[None]
+        g = net.fuse(aux)[None]
         positions = torch.arange(length)[None]
         future = torch.ones(length, length, dtype=torch.bool).triu(1)
         step_keys: list[Keys] = []
@@ -168,9 +166,9 @@ def exported(folder: Path, target: Target) -> tuple[dict[str, object], dict[str,
 def export_gguf(folder: Path, out: Path, target: Target, of_target: Checkpoint) -> None:
     """Write an EAGLE-3 network as llama.cpp reads it.
 
-    Raises LoadError for another network, or one that it cannot run, or if the target is no GGUF file; and OSError.
+    Raises LoadError for another network, or one that it cannot run, or if the target is not a GGUF file; and OSError.
     """
     if not isinstance(of_target, GgufCheckpoint):
-        raise LoadError(f"{of_target.path} is no GGUF file, whose tokenizer would be copied")
+        raise LoadError(f"{of_target.path} is not a GGUF file, whose tokenizer would be copied")
     NETWORK.check_kind(str(folder))
     gguf.write(out, NETWORK.read(str(folder), target), target, of_target)

@@ -12,7 +12,7 @@ from forerun.core.errors import RequestError
 from forerun.text.messages import plain
 from forerun.text.parsing.parser import MarkParser
 from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part
-from forerun.text.tool_calls import described
+from forerun.text.tool_prompt import described
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}</tool_call>\\"", "b": [{}]}'
