@@ -1,4 +1,4 @@
-"""Medusa: the heads that are trained are those that draft, natively too, and its checkpoints."""
+"""Medusa: the heads that are trained are those that draft, and its checkpoints."""
 
 from __future__ import annotations
 
@@ -16,10 +16,8 @@ from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.medusa import NETWORK, Options, build
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.drafters.medusa.drafting import medusa_network
 from forerun.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
-from tests.native.networks import options_of
 from tests.oracles.growth import Solo, Step
 from tests.oracles.growth import draft as drafted
 from tests.oracles.networks import TorchMedusa
@@ -82,19 +80,6 @@ def test_what_was_trained_is_what_drafts(tmp_path, target_head):
         logits = net.logits(state, depth) / OURS["temperature"][depth]
         expected = logits.softmax(-1).detach().numpy()
         assert np.allclose(expected[np.searchsorted(IDS, ids)], probabilities, atol=1e-5)
-
-
-@pytest.mark.parametrize("target_head", [True, False])
-def test_the_native_trees_are_those_of_the_torch_twin(tmp_path, target_head):
-    weights = NETWORK.read(ours(tmp_path, target_head=target_head)[0], TARGET)
-    native_trees = trees(medusa_network(options_of(32), weights, TARGET))
-    for tree, other in zip(native_trees, trees(TorchMedusa(weights, MODEL)), strict=True):
-        assert tree[:2] == other[:2]
-        assert tree[2] == pytest.approx(other[2], abs=1e-4)
-    assert any(max(tree[1]) > 1 for tree in native_trees)
-    alone = Solo([1], [9], 5, 0.0, rows=[1], states=hidden())
-    rounded = medusa_network(options_of(8), weights, TARGET)
-    assert trees(rounded)[1] == drafted(rounded, alone)[0]
 
 
 def test_a_depth_says_the_same_after_all_tokens(tmp_path):

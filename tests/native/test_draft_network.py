@@ -1,4 +1,4 @@
-"""Networks that draft, on the native kernels: the trees of the torch twin, and the row law."""
+"""Recurrent networks on the native kernels: sampled drafts, rounding, budgets, the head, and what is refused."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from forerun import _native
 from forerun.core.random import Noise
 from forerun.model.backends.native import load as load_native
 from tests.native.models import GATED, TYPES, VOCAB, random_weights
-from tests.native.networks import KINDS, WIDTH, hidden, recurrent, target, weights_of
+from tests.native.networks import RECURRENT, WIDTH, hidden, recurrent, target, weights_of
 from tests.oracles.growth import Solo, TreeNoise, native_noises
 from tests.oracles.growth import draft as drafted
 
@@ -29,19 +29,6 @@ def drafts(network, num_rows=1, num_nodes=9, num_steps=5, least=0.0):
     request = Solo(tokens, [num_nodes] * num_rows, num_steps, least)
     request.states = hidden(num_rows)
     return drafted(network, request)
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_trees_are_those_of_the_torch_twin(kind):
-    weights = weights_of(**KINDS[kind])
-    model = target()
-    native = drafts(recurrent(weights, model, 32), 4)
-    torch_trees = drafts(torch_network(weights, model), 4)
-    for (tokens, parents, chances), (tokens2, parents2, chances2) in zip(native, torch_trees):
-        assert (tokens, parents) == (tokens2, parents2)
-        assert chances == pytest.approx(chances2, abs=1e-4)
-    assert {len(tree[0]) for tree in native} == {9}
-    assert any(max(tree[1]) > 1 for tree in native)  # more than one step was used
 
 
 @pytest.mark.parametrize("tokens", [np.arange(0, 700, 2), None], ids=["some", "all"])
@@ -62,7 +49,7 @@ def test_a_sampled_draft_over_many_tokens_is_that_of_the_torch_twin(tokens):
 @pytest.mark.parametrize(("bits", "most"), [(16, 0.005), (8, 0.03), (4, 0.2)])
 def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
     """8 bits: a group's codes are off by 0.4 % of its largest value at most, in weights and activations."""
-    weights = weights_of(**KINDS["lstm"])
+    weights = weights_of(**RECURRENT["lstm"])
     (rounded,) = drafts(recurrent(weights, target(), bits), num_steps=1, num_nodes=8)
     (exact,) = drafts(torch_network(weights, target()), num_steps=1, num_nodes=8)
     chances = dict(zip(exact[0], exact[2], strict=True))
@@ -71,40 +58,14 @@ def test_rounded_weights_and_int8_activations_move_chances_little(bits, most):
     assert all(abs(a - b) < most for a, b in shared)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_a_sequence_gets_the_same_draft_alone_and_in_company(kind):
-    network = recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
+def test_sequences_in_one_batch_have_budgets_of_their_own():
+    network = recurrent(weights_of(**RECURRENT["lstm"]), target("q8_0"), 8)
     together = drafts(network, 5)
-    rows, tokens = hidden(5), [(7 * i + 1) % VOCAB for i in range(5)]
-    for i in range(5):
-        alone = Solo([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
-        assert drafted(network, alone) == [together[i]]
-    some = drafted(network, Solo(tokens, [9, 0, 4, 0, 9], 5, 0.0, states=rows))
+    tokens = [(7 * i + 1) % VOCAB for i in range(5)]
+    some = drafted(network, Solo(tokens, [9, 0, 4, 0, 9], 5, 0.0, states=hidden(5)))
     assert [some[0], some[4]] == [together[0], together[4]]
     assert some[1] == some[3] == ((), (), ())
     assert some[2] == tuple(part[:4] for part in together[2])
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("num_rows", [8, 12, 20])
-def test_more_sequences_than_lie_side_by_side_get_their_own_drafts(kind, num_rows):
-    network = recurrent(weights_of(**KINDS[kind]), target("q8_0"), 8)
-    together = drafts(network, num_rows)
-    rows, tokens = hidden(num_rows), [(7 * i + 1) % VOCAB for i in range(num_rows)]
-    for i in range(num_rows):
-        alone = Solo([tokens[i]], [9], 5, 0.0, rows=[i], states=rows)
-        assert drafted(network, alone) == [together[i]], i
-
-
-@pytest.mark.parametrize("kind", ["lstm", "mlp, each depth its own"])
-@pytest.mark.parametrize("bits", [4, 8, 16])
-def test_drafts_do_not_depend_on_threads_and_instruction_set(kind, bits):
-    weights = weights_of(**KINDS[kind])
-    expected = drafts(recurrent(weights, target("q8_0", isa="portable"), bits), 3)
-    for isa in _native.runnable_isas():
-        for num_threads in (1, 2, 3):
-            model = target("q8_0", isa=isa, num_threads=num_threads)
-            assert drafts(recurrent(weights, model, bits), 3) == expected
 
 
 @pytest.mark.parametrize("dtype", TYPES)
@@ -122,7 +83,7 @@ def test_rows_of_the_head_are_the_targets_own(dtype):
 
 
 def test_nodes_below_the_least_chance_are_left_out():
-    network = recurrent(weights_of(**KINDS["lstm"]), target(), 8)
+    network = recurrent(weights_of(**RECURRENT["lstm"]), target(), 8)
     (tokens, parents, chances) = drafts(network, least=0.05, num_nodes=40)[0]
     reach = []
     for parent, chance in zip(parents, chances, strict=True):
@@ -133,7 +94,7 @@ def test_nodes_below_the_least_chance_are_left_out():
 
 
 def test_states_that_are_not_finite_give_no_draft():
-    network = recurrent(weights_of(**KINDS["lstm"]), target(), 8)
+    network = recurrent(weights_of(**RECURRENT["lstm"]), target(), 8)
     states = np.full((1, WIDTH), np.nan, np.float32)
     assert drafted(network, Solo([1], [5], 3, 0.0, states=states)) == [((), (), ())]
 
@@ -148,7 +109,7 @@ def test_what_is_wrong_is_told():
         network.check()
     with pytest.raises(ValueError, match="max_depth"):
         _native.RecurrentNetwork(model.runtime, model.native, 64, 3, 99, True, False)
-    whole = recurrent(weights_of(**KINDS["lstm"]), model, 8)
+    whole = recurrent(weights_of(**RECURRENT["lstm"]), model, 8)
     with pytest.raises(ValueError, match="outside the vocabulary"):
         drafted(whole, Solo([VOCAB], [5], 3, 0.0, states=hidden(1)))
     with pytest.raises(ValueError, match="a state of the target is needed"):
