@@ -108,13 +108,15 @@ def differences(ours: Mapping[str, Any], expected: Mapping[str, Any]) -> list[Di
     for field in ("model", "kv", "parameters"):
         if ours[field] != expected.get(field):
             raise ConfigError(
-                f"the receipt is of other {field}: {expected.get(field)}, here {ours[field]}"
+                f"{field} must be the receipt's, {expected.get(field)}, not {ours[field]}"
             )
     found, known = [], {each["id"]: each for each in expected["prompts"]}
     for own in ours["prompts"]:
         other = known.get(own["id"])
         if other is None or other["prompt"] != own["prompt"]:
-            raise ConfigError(f"the receipt has other tokens for the prompt {own['id']}, or none")
+            raise ConfigError(
+                f"the receipt has other tokens for the prompt {own['id']}, or none: give the same --prompts"
+            )
         position, layer = (_first(own[name], other[name]) for name in ("tokens", "states"))
         if position is not None or layer is not None:
             last = len(own["states"]) - 1

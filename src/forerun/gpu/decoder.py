@@ -103,9 +103,7 @@ class GpuDecoder:
     def finish(self) -> None:
         """Put the layers together, once all weights are there. Raises LoadError for one that has no place."""
         if self._waiting:
-            raise LoadError(
-                f"{', '.join(self._waiting)} {'is' if len(self._waiting) == 1 else 'are'} not read on a GPU"
-            )
+            raise LoadError(f"a GPU does not read {', '.join(self._waiting)}; use --device cpu")
         for index in range(self.config.num_layers):
             self._layers.append(self._layer(index))
 
@@ -159,7 +157,7 @@ class GpuDecoder:
                     first += part.num_rows
         except torch.OutOfMemoryError as error:
             raise CapacityError(
-                f"{self.device} has no memory left for a pass of {batch.num_rows} rows"
+                f"{self.device} has no memory left for a pass of {batch.num_rows} rows; allow fewer sequences"
             ) from error
         hidden, *aux = np.concatenate(parts, axis=1)
         return Hidden(hidden, tuple(aux))

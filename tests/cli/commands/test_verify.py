@@ -54,7 +54,10 @@ def test_what_differs_is_named_by_prompt_position_and_layer(forerun, asked, tmp_
 def test_what_is_not_comparable_is_an_error(forerun, asked, tmp_path: Path) -> None:
     path = tmp_path / "receipt.json"
     forerun(*asked, "--receipt", path)
-    for more, reason in ((("--kv", "int8"), "of other kv"), (("--seed", 5), "of other parameters")):
+    for more, reason in (
+        (("--kv", "int8"), "kv must be the receipt's"),
+        (("--seed", 5), "parameters must be the receipt's"),
+    ):
         code, _, said = forerun(*asked, *more, "--against", path)
         assert (code, reason in said) == (2, True), said
     path.write_text("{}")
