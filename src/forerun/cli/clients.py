@@ -38,18 +38,18 @@ class Client:
     variables: Mapping[str, str] = field(default_factory=dict)
     first: tuple[str, ...] = ()
     """Words of the program that tell it of the server, run before it is started."""
-    file: str | None = None
-    """Its configuration; a folder that a variable names may stand in its place."""
+    folder: str = ""
+    """Where its configuration lies, unless the variable `folder_variable` names another folder."""
+    folder_variable: str = ""
+    file: str = ""
+    """Its configuration there; empty where it needs none."""
     write: Write | None = None
 
     def path(self) -> Path | None:
         """Return its configuration's place."""
-        if self.file is None:
+        if not self.file:
             return None
-        folder, _, rest = self.file.partition("|")
-        place, _, variable = folder.partition("=")
-        given = os.environ.get(variable) if variable else None
-        return expanded(given or place) / rest
+        return expanded(os.environ.get(self.folder_variable) or self.folder) / self.file
 
     def filled(self, words: tuple[str, ...], url: str, model: str) -> list[str]:
         """Write the address, the model and the configuration's place into words."""
@@ -58,9 +58,9 @@ class Client:
 
     def environment(self, url: str, model: str) -> dict[str, str]:
         """Return the variables that tell it of the server."""
-        return dict(
-            zip(self.variables, self.filled((*self.variables.values(),), url, model), strict=True)
-        )
+        return {
+            name: self.filled((value,), url, model)[0] for name, value in self.variables.items()
+        }
 
     def configuration(self, url: str, model: str) -> tuple[Path, str] | None:
         """Return its file and what is to stand in it; None without one. Raises ConfigError for one that is not read."""
@@ -149,21 +149,26 @@ CLIENTS: Mapping[str, Client] = {
         "codex",
         "npm install -g @openai/codex",
         ("-c", f"model_provider={NAME}", "-c", "model=MODEL"),
-        file="~/.codex=CODEX_HOME|config.toml",
+        folder="~/.codex",
+        folder_variable="CODEX_HOME",
+        file="config.toml",
         write=_codex,
     ),
     "continue": Client(
         "cn",
         "npm install -g @continuedev/cli",
         ("--config", "FILE"),
-        file="~/.continue|forerun.yaml",
+        folder="~/.continue",
+        file="forerun.yaml",
         write=_continue,
     ),
     "opencode": Client(
         "opencode",
         "npm install -g opencode-ai",
         ("-m", f"{NAME}/MODEL"),
-        file="~/.config=XDG_CONFIG_HOME|opencode/opencode.json",
+        folder="~/.config",
+        folder_variable="XDG_CONFIG_HOME",
+        file="opencode/opencode.json",
         write=_opencode,
     ),
     "qwen": Client(
