@@ -24,16 +24,15 @@ from pathlib import Path
 
 import torch
 
-from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft
 from forerun.engine.controller import Controller, Fixed
 from forerun.engine.sequence import SequenceStep
-from tests.engine.recorded import MAX_GUESSES, Answer, World, read, speedups
+from tests.engine.recorded import AVX2, AVX512, MAX_GUESSES, Answer, World, read, speedups
 
 MACHINES = {
-    "avx2": CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}),
-    "vnni": CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6}),
+    "avx2": AVX2,
+    "vnni": AVX512,
 }
 """What a pass over so many rows costs, in passes over one."""
 

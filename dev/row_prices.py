@@ -17,6 +17,7 @@ from forerun.core.params import SamplingParams
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.sequence import SequenceStep
 from forerun.hub.prompt_sets import read
+from tests.engine.recorded import AVX2, AVX512
 
 SIZES = (3, 5, 7, 11, 15)
 UNIT_S = 0.01
@@ -32,8 +33,8 @@ class Machine(NamedTuple):
 
 
 MACHINES = {
-    "AVX2, 2 cores": Machine(CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08}), 0.05, 0.004),
-    "AVX-512, 2 cores": Machine(CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6}), 0.05, 0.004),
+    "AVX2, 2 cores": Machine(AVX2, 0.05, 0.004),
+    "AVX-512, 2 cores": Machine(AVX512, 0.05, 0.004),
     "Xeon, 8B": Machine(CostCurve({1: 1.0, 4: 1.05, 8: 1.15, 16: 1.35, 32: 2.3}), 0.02, 0.0004),
     "8 cores": Machine(CostCurve({1: 1.0, 8: 1.0, 16: 1.1, 32: 1.5}), 0.03, 0.002),
     "16 cores": Machine(CostCurve({1: 1.0, 16: 1.0, 32: 1.15}), 0.03, 0.002),

@@ -17,7 +17,7 @@ from statistics import fmean
 import pytest
 
 from forerun.core.costs import CostCurve
-from tests.engine.recorded import Answer, World, batches, read, replay
+from tests.engine.recorded import AVX2, AVX512, Answer, World, batches, read, replay
 
 FIXTURES = Path(__file__).parent / "fixtures"
 ANSWERS, BOUNDS = FIXTURES / "answers.jsonl.gz", FIXTURES / "bounds.txt"
@@ -26,8 +26,6 @@ NUM_ORDERS = 5
 TOLERANCE = 0.02
 TOLERANCE_OF_ONE, TOLERANCE_OF_ALL = 0.12, 0.03
 """Of a kind, and of all prompts, in a single order: which prompts share a batch moves a kind by up to 0.1."""
-AVX2 = CostCurve({1: 1.0, 2: 1.08, 4: 1.33, 8: 2.29, 16: 4.08})
-AVX512 = CostCurve({1: 1.0, 2: 1.05, 4: 1.2, 8: 1.5, 16: 2.6})
 EXPERTS = CostCurve({1: 1.0, 2: 1.43, 4: 2.14, 8: 3.1, 16: 4.0})
 """gpt-oss-20b, by the bytes of the experts that passes read, 4 of 32 chosen by each row at random."""
 EXPERTS_ALIKE = CostCurve({1: 1.0, 2: 1.23, 4: 1.64, 8: 2.3, 16: 3.2})
