@@ -7,6 +7,8 @@ prints is a pattern in the file of the same name.
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +49,18 @@ def test_a_script_runs_with_another_import_line(path, default_model, capsys):
 def test_a_name_that_is_not_here_is_told_with_the_nearest(line, message):
     with pytest.raises(ImportError, match=re.escape(message)):
         exec(line)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "from forerun.compat.vllm import outputs, sampling_params",
+        "from forerun.compat.llama_cpp import llama_speculative",
+    ],
+)
+def test_modules_of_a_package_are_imported_by_from(line):
+    """In a process that has imported none of them yet."""
+    subprocess.run([sys.executable, "-c", line], check=True)
 
 
 @pytest.mark.parametrize(

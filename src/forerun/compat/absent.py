@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Mapping
+from importlib.machinery import PathFinder
 
 from forerun.core.errors import hint_for
 
@@ -24,8 +26,13 @@ def of_module(
     names = [*known]
 
     def missing(name: str) -> object:
-        if name.startswith("__"):
+        if name.startswith("__") or _is_submodule(module, name):  # which `from` then imports
             raise AttributeError(f"module '{module}' has no attribute '{name}'")
         raise ImportError(message(module, name, names, instead), name=module)
 
     return missing
+
+
+def _is_submodule(module: str, name: str) -> bool:
+    path = getattr(sys.modules[module], "__path__", None)
+    return path is not None and PathFinder.find_spec(f"{module}.{name}", path) is not None
