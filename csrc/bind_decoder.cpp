@@ -107,14 +107,14 @@ void set_codes(Decoder& self, const std::string& name, const std::string& format
 void set_flat(Decoder& self, const std::string& name, const std::string& format,
               const Array2<const std::int8_t>& codes, const Array1<const float>& scales,
               const Array1<const float>& inverse, const Array1<const std::int32_t>& pieces,
-              int limit, bool is_even, OptionalFloats bias) {
+              int limit, bool uses_hadamard, OptionalFloats bias) {
     const int num_out = dimension(codes.shape(0)), num_in = dimension(codes.shape(1));
     const float* added = bias_of(name, num_out, bias);
     need_shape(scales, {codes.shape(0)}, name + ": there must be a scale for each output");
     need_shape(inverse, {codes.shape(1)}, name + ": there must be a factor for each input");
     need_shape(pieces, {codes.shape(1)}, name + ": there must be pieces for each input");
     const FlatCodes source{codes.data(),  scales.data(), inverse.data(),
-                           pieces.data(), limit,         is_even};
+                           pieces.data(), limit,         uses_hadamard};
     const WeightFormat& f = weight_format(format);
     GilRelease unlocked;
     self.set(name, pack(f, num_out, num_in, source, added, self.num_threads()));

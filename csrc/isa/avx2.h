@@ -120,6 +120,14 @@ inline float sum(F x) {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+template <int Distance>
+F swap_lanes(F x) {  // lane i becomes lane i ^ Distance, of 1, 2, 4 and 8
+    if constexpr (Distance == 1) return {_mm256_permute_ps(x.a, 0xB1), _mm256_permute_ps(x.b, 0xB1)};
+    if constexpr (Distance == 2) return {_mm256_permute_ps(x.a, 0x4E), _mm256_permute_ps(x.b, 0x4E)};
+    if constexpr (Distance == 4)
+        return {_mm256_permute2f128_ps(x.a, x.a, 1), _mm256_permute2f128_ps(x.b, x.b, 1)};
+    if constexpr (Distance == 8) return {x.b, x.a};
+}
 inline float largest(F x) {
     const __m256 eight = _mm256_max_ps(x.a, x.b);
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

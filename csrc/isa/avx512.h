@@ -97,6 +97,13 @@ inline float sum(F x) {
     const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
     return _mm_cvtss_f32(_mm_add_ss(two, _mm_movehdup_ps(two)));
 }
+template <int Distance>
+F swap_lanes(F x) {  // lane i becomes lane i ^ Distance, of 1, 2, 4 and 8
+    if constexpr (Distance == 1) return {_mm512_permute_ps(x.v, 0xB1)};
+    if constexpr (Distance == 2) return {_mm512_permute_ps(x.v, 0x4E)};
+    if constexpr (Distance == 4) return {_mm512_shuffle_f32x4(x.v, x.v, 0xB1)};
+    if constexpr (Distance == 8) return {_mm512_shuffle_f32x4(x.v, x.v, 0x4E)};
+}
 inline float largest(F x) {
     const __m256 eight = _mm256_max_ps(low(x.v), high(x.v));
     const __m128 four = _mm_max_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));

@@ -39,14 +39,14 @@ constexpr int kNumRows = 21;  // 16 + 5
 constexpr int kFewRows[] = {1, 2, 3, 4, 6, 7, 8};  // and all others that a kernel may take at once
 
 // A layer for flattened rows of `num_in` inputs, some of which have more than one place.
-Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool is_even) {
+Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit, bool uses_hadamard = false) {
     const bool is_by_row = limit == 0;
     const int bits = format.bits;
     std::vector<std::int8_t> codes(num_out * num_in);
     const std::vector<std::uint8_t> bytes = weights(codes.size());
     for (std::size_t i = 0; i < codes.size(); ++i) {
-        const int most = (1 << (bits - 1)) - 1;
-        codes[i] = static_cast<std::int8_t>(i % 5 ? bytes[i] % (2 * most + 1) - most : most);
+        const int most = (1 << (bits - 1)) - 1, least = bits == 4 ? -8 : -most;
+        codes[i] = static_cast<std::int8_t>(i % 5 ? bytes[i] % (most - least + 1) + least : most);
     }
     std::vector<std::int32_t> pieces(num_in, 1);
     for (int j = 0; j < num_in && !is_by_row; j += 7) pieces[j] = 1 + j % 4;
@@ -54,7 +54,7 @@ Packed flat_layer(const WeightFormat& format, int num_out, int num_in, int limit
     for (float& factor : inverse)
         factor = static_cast<float>(is_by_row ? 1 : limit) * (std::abs(factor) + 0.1f);
     return pack(format, num_out, num_in,
-                FlatCodes{codes.data(), scales.data(), inverse.data(), pieces.data(), limit, is_even},
+                FlatCodes{codes.data(), scales.data(), inverse.data(), pieces.data(), limit, uses_hadamard},
                 nullptr, 1);
 }
 
@@ -62,7 +62,7 @@ void check_flat_linear(const Kernels& kernels, const WeightFormat& format, Resul
     constexpr int num_tiles = 3, stride = num_tiles * kTile + 1;
     for (const int limit : {127, 0}) {
         const int num_in = limit ? kGroup : 5 * kGroup;  // more than tiles have unpacked at once
-        const Packed layer = flat_layer(format, num_tiles * kTile, num_in, limit, false);
+        const Packed layer = flat_layer(format, num_tiles * kTile, num_in, limit);
         RowsSample sample(kNumRows, num_in, layer.flat->num_wide);
         for (int row = 0; row < kNumRows; ++row)
             quantize(portable::kernels, layer.linear, sample.x.data() + row * num_in, sample.rows,
@@ -143,8 +143,8 @@ void check_quantize(const Kernels& kernels, Results& results) {
 void check_flatten(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
     const int count = static_cast<int>(x.size());
-    for (const bool is_even : {false, true}) {
-        const Packed layer = flat_layer(weight_format("q8_c"), 1, count, is_even ? 7 : 127, is_even);
+    for (const int limit : {7, 127}) {
+        const Packed layer = flat_layer(weight_format("q8_c"), 1, count, limit);
         RowsSample sample(2, count, layer.flat->num_wide);
         kernels.flatten(x.data() + kGroup, *layer.flat, sample.rows, 1, kGroup, count - kGroup);
         kernels.flatten(x.data(), *layer.flat, sample.rows, 0, 0, kGroup);
@@ -155,9 +155,10 @@ void check_flatten(const Kernels& kernels, Results& results) {
 void check_flatten_by_row(const Kernels& kernels, Results& results) {
     const std::vector<float> x = awkward();
     const int count = static_cast<int>(x.size()), half = count / 2 / kGroup * kGroup;
+    for (const bool uses_hadamard : {false, true})
     for (const int first : {0, half}) {
         const int num_in = first == 0 ? half : count - half;
-        const Packed layer = flat_layer(weight_format("q8_c"), 1, num_in, 0, false);
+        const Packed layer = flat_layer(weight_format("q8_c"), 1, num_in, 0, uses_hadamard);
         RowsSample sample(2, num_in);
         kernels.flatten_by_row(x.data() + first, *layer.flat, sample.rows, 1);
         kernels.flatten_by_row(numbers(num_in).data(), *layer.flat, sample.rows, 0);

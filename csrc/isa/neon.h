@@ -142,6 +142,14 @@ FORERUN_INLINE float sum(F x) {
     const float32x2_t two = vadd_f32(vget_low_f32(four), vget_high_f32(four));
     return vget_lane_f32(two, 0) + vget_lane_f32(two, 1);
 }
+template <int Distance>
+FORERUN_INLINE F swap_lanes(F x) {  // lane i becomes lane i ^ Distance, of 1, 2, 4 and 8
+    return each([&](int i) {
+        if constexpr (Distance == 1) return vrev64q_f32(x.v[i]);
+        if constexpr (Distance == 2) return vextq_f32(x.v[i], x.v[i], 2);
+        return x.v[i ^ Distance / 4];
+    });
+}
 FORERUN_INLINE float largest(F x) {
     const float32x4_t four = larger(larger(x.v[0], x.v[2]), larger(x.v[1], x.v[3]));
     const float32x4_t two = larger(four, vextq_f32(four, four, 2));

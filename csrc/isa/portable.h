@@ -109,6 +109,10 @@ inline float sum(F x) {
         for (int i = 0; i < width; ++i) x.v[i] += x.v[i + width];
     return x.v[0];
 }
+template <int Distance>
+F swap_lanes(F x) {  // lane i becomes lane i ^ Distance, of 1, 2, 4 and 8
+    return each([&](int i) { return x.v[i ^ Distance]; });
+}
 inline float largest(F x) {
     for (int width = 8; width > 0; width /= 2)
         for (int i = 0; i < width; ++i) x.v[i] = x.v[i] > x.v[i + width] ? x.v[i] : x.v[i + width];

@@ -131,6 +131,7 @@ bool reads_alike(const Linear& a, const Linear& b) {
     const Flattening &x = *a.flat, &y = *b.flat;
     const int num_more = x.num_wide - x.num_in;
     return x.num_in == y.num_in && x.num_wide == y.num_wide && x.limit == y.limit &&
+           x.uses_hadamard == y.uses_hadamard &&
            std::equal(x.inverse, x.inverse + x.num_in, y.inverse) &&
            std::equal(x.source, x.source + num_more, y.source) &&
            std::equal(x.low, x.low + num_more, y.low) &&
@@ -254,8 +255,15 @@ void unpack_row(const Linear& linear, int row, float* out) {
             *out++ = grid.scale * static_cast<float>(code) + grid.minimum;
         }
     }
-    if (linear.is_by_row())
-        for (int k = 0; k < linear.num_in; ++k) first[k] *= linear.flat->inverse[k];
+    if (!linear.is_by_row()) return;
+    for (int distance = 1; linear.flat->uses_hadamard && distance < kGroup; distance *= 2)
+        for (int k = 0; k < linear.num_in; ++k)
+            if (!(k & distance)) {
+                const float low = first[k], high = first[k + distance];
+                first[k] = low + high;
+                first[k + distance] = low - high;
+            }
+    for (int k = 0; k < linear.num_in; ++k) first[k] *= linear.flat->inverse[k];
 }
 
 }  // namespace forerun

@@ -31,15 +31,15 @@ struct Packed {
 };
 
 // Signed codes (num_out, num_in) with a scale an output, of flattened rows: input j has pieces[j]
-// places, x * inverse[j] is rounded to a whole number, and a place holds `limit` at most. Of an even
-// split all places of an input hold the same; else each holds what is beyond the one before. A limit
-// of 0: rows have scales of their own, and each input one place.
+// places, x * inverse[j] is rounded to a whole number, and a place holds `limit` at most of what is
+// beyond the one before. A limit of 0: rows have scales of their own, and each input one place; they
+// may be transformed by Hadamard's matrix.
 struct FlatCodes {
     const std::int8_t* codes;
     const float *scales, *inverse;
     const std::int32_t* pieces;
     int limit;
-    bool is_even;
+    bool uses_hadamard;
 };
 
 // Weights as scale * code + minimum: codes (num_out, num_in), and scales and minima (num_out,

@@ -164,14 +164,14 @@ void place_inputs(Packed& packed, int num_in, const FlatCodes& source) {
         if (j % kGroup == 0) first[j / kGroup] = i;
         for (int piece = 1; piece < source.pieces[j]; ++piece, ++i) {
             from[i] = j;
-            low[i] = source.is_even ? 0.0f : static_cast<float>(piece * source.limit);
+            low[i] = static_cast<float>(piece * source.limit);
             high[i] = low[i] + static_cast<float>(source.limit);
         }
     }
     first[num_groups] = i;
     packed.flat = std::make_unique<const Flattening>(
         Flattening{num_in, packed.linear.num_in, static_cast<float>(source.limit), inverse, from,
-                   low, high, first});
+                   low, high, first, source.uses_hadamard});
     packed.linear.flat = packed.flat.get();
 }
 
@@ -215,11 +215,13 @@ Packed pack(const WeightFormat& format, int num_out, int num_in, const FlatCodes
         throw std::invalid_argument("the limit of flattened codes must be 1 to 127, or 0");
     if (source.limit == 0 && num_places > num_in)
         throw std::invalid_argument("inputs of rows with scales of their own have one place");
-    const int most = format.bits == 4 ? 7 : 127;
+    if (source.limit > 0 && source.uses_hadamard)
+        throw std::invalid_argument("only rows with scales of their own are transformed");
+    const int low = format.bits == 4 ? -8 : -127, high = format.bits == 4 ? 7 : 127;
     for (std::size_t i = 0; i < std::size_t(num_out) * num_in; ++i)
-        if (source.codes[i] < -most || source.codes[i] > most)
-            throw std::invalid_argument("a code is not within -" + std::to_string(most) + ".." +
-                                        std::to_string(most));
+        if (source.codes[i] < low || source.codes[i] > high)
+            throw std::invalid_argument("a code is not within " + std::to_string(low) + ".." +
+                                        std::to_string(high));
     Packed packed = blank(format, num_out, static_cast<int>(wide), bias != nullptr);
     place_inputs(packed, num_in, source);
     fill_tiles(packed, bias, num_threads,

@@ -3,6 +3,8 @@
 
 #pragma once
 
+#include <array>
+
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
@@ -117,23 +119,51 @@ inline void flatten(const float* x, const Flattening& flat, const Rows& rows, in
     }
 }
 
+// The sums and differences of lanes `Distance` apart, in place of the lower and of the upper ones.
+template <int Distance>
+inline F add_lanes(F x) {
+    alignas(64) static constexpr auto signs = [] {
+        std::array<float, kTile> s{};
+        for (int i = 0; i < kTile; ++i) s[i] = i & Distance ? -1.0f : 1.0f;
+        return s;
+    }();
+    return fma(x, load(signs.data()), swap_lanes<Distance>(x));
+}
+
+// A group of inputs by Hadamard's matrix of 32, which spreads what is large in one of them: sums and
+// differences at distances 1, 2, 4, 8, 16.
+inline void hadamard(F& low, F& high) {
+    const auto within = [](F x) { return add_lanes<8>(add_lanes<4>(add_lanes<2>(add_lanes<1>(x)))); };
+    const F a = within(low), b = within(high);
+    low = add(a, b);
+    high = sub(a, b);
+}
+
 // A whole row with a scale of its own, for which NaN and infinity do as in `quantize`.
 inline void flatten_by_row(const float* x, const Flattening& flat, const Rows& rows, int row) {
-    F top = splat(0.0f), nan = splat(0.0f);
-    for (int i = 0; i < flat.num_in; i += kTile) {
-        const F y = mul(load(x + i), load(flat.inverse + i));
-        top = max(top, abs(y));
-        nan = add(nan, mul(y, splat(0.0f)));
+    const auto group = [&](int i, F (&y)[2]) {
+        for (int h = 0; h < 2; ++h)
+            y[h] = mul(load(x + i + h * kTile), load(flat.inverse + i + h * kTile));
+        if (flat.uses_hadamard) hadamard(y[0], y[1]);
+    };
+    F top = splat(0.0f), nan = splat(0.0f), y[2];
+    for (int i = 0; i < flat.num_in; i += kGroup) {
+        group(i, y);
+        for (const F half : y) {
+            top = max(top, abs(half));
+            nan = add(nan, mul(half, splat(0.0f)));
+        }
     }
     const float largest_size = largest(top), nan_flag = sum(nan);
     const bool is_finite = nan_flag == 0.0f, is_zero = !is_finite || largest_size < 1e-30f;
     const F inverse = splat(is_zero ? 0.0f : 127.0f / largest_size), zero = splat(kCodeZero);
     auto* codes = reinterpret_cast<std::uint8_t*>(rows.q);
     const std::size_t first = rows.first_group(row);
-    for (int i = 0; i < flat.num_in; i += kTile) {
-        const F code = round(mul(mul(load(x + i), load(flat.inverse + i)), inverse));
-        store_uint8(codes + (first + i / kGroup * kRowsAside) * kGroup + i % kGroup,
-                    is_finite ? add(code, zero) : zero);
+    for (int i = 0; i < flat.num_in; i += kGroup) {
+        group(i, y);
+        for (int h = 0; h < 2; ++h)
+            store_uint8(codes + (first + i / kGroup * kRowsAside) * kGroup + h * kTile,
+                        is_finite ? add(round(mul(y[h], inverse)), zero) : zero);
     }
     rows.scale[first] = is_finite ? (is_zero ? 0.0f : largest_size / 127.0f) : nan_flag;
 }

@@ -207,7 +207,7 @@ void Decoder::set(const std::string& name, Packed packed) {
                           name.find("router") == name.npos && name.find("inp_") == name.npos &&
                           name.find("laurel") == name.npos;
     const bool is_token = name == "embed" || name == "head";
-    if (given.flat && !is_dense && !(is_token && given.is_by_row()))
+    if (given.flat && !is_dense && !(is_token && given.is_by_row() && !given.flat->uses_hadamard))
         throw std::invalid_argument(name + " cannot read flattened rows");
     if (given.order && !is_dense)
         throw std::invalid_argument(name + " cannot read columns in another order");

@@ -123,7 +123,8 @@ struct WeightFormat {
 // `num_in` places follow others, which hold more of some inputs: place num_in + i has
 // clamp(c, high[i]) - clamp(c, low[i]) of input source[i]. Inputs are ascending there. The weights
 // of an input are repeated for all its places. A row with a scale of its own has no such places:
-// c = round(x inverse[j] / scale), the scale the largest |x inverse[j]| / 127.
+// c = round(x inverse[j] / scale), the scale the largest |x inverse[j]| / 127. Such rows may be
+// transformed before that, x inverse in groups of 32: see `hadamard` in kernels/rows.h.
 struct Flattening {
     int num_in = 0, num_wide = 0;  // inputs, and places in whole groups; those at the end may be unused
     float limit = 0.0f;  // 0: the row has a scale of its own
@@ -131,6 +132,7 @@ struct Flattening {
     const std::int32_t* source = nullptr;
     const float *low = nullptr, *high = nullptr;
     const std::int32_t* first = nullptr;  // (num_in / 32 + 1): the first i whose input is in a group
+    bool uses_hadamard = false;
 
     bool is_by_row() const { return limit == 0.0f; }
 };

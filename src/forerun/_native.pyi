@@ -181,7 +181,7 @@ class Decoder:
         inverse: NDArray[np.float32],
         pieces: NDArray[np.int32],
         limit: int,
-        is_even: bool,
+        uses_hadamard: bool,
         bias: NDArray[np.float32] | None,
     ) -> None: ...
     def set_blank(

@@ -26,7 +26,7 @@ from forerun.model.config import (
 from forerun.model.model import Model
 from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import E4M3, FLOAT8_GROUP, FORMATS, Codes
-from forerun.weights.flat import FlatRows, Split
+from forerun.weights.flat import FLAT_CODES, FlatRows
 from forerun.weights.gguf_blocks import nvfp4, quantize
 from forerun.weights.stored import StoredTensor
 
@@ -353,18 +353,23 @@ def _random_nvfp4(shape: tuple[int, ...]) -> np.ndarray:
 
 
 def flat(
-    name: str, shape: tuple[int, int], form: str, split: Split = "spill", limit: int = 127
+    name: str,
+    shape: tuple[int, int],
+    form: str,
+    limit: int = 127,
+    *,
+    uses_hadamard: bool = False,
 ) -> StoredTensor:
     """A random flattened matrix; those with as many inputs flatten them alike. Limit 0: rows have their own scales."""
     random = np.random.default_rng(shape[1])
     pieces = np.where(random.random(shape[1]) < 0.2, random.integers(2, 5, shape[1]), 1)
     by_row, limit = limit == 0, limit or 127
     steps = random.uniform(4, 6, shape[1]).astype(np.float32) / limit
-    rows = FlatRows(steps, pieces.astype(np.int32), limit, split)
-    rows = FlatRows.by_row(steps) if by_row else rows
-    most = 2 ** (FORMATS[form].bits - 1) - 1
-    codes = random.integers(-most, most + 1, shape).astype(np.int8)
-    scales = random.uniform(0.5, 2, (shape[0], 1)).astype(np.float32) / (2 * limit * most)
+    rows = FlatRows(steps, pieces.astype(np.int32), limit)
+    rows = FlatRows.by_row(steps, uses_hadamard=uses_hadamard) if by_row else rows
+    low, high = FLAT_CODES[FORMATS[form].bits]
+    codes = random.integers(low, high + 1, shape).astype(np.int8)
+    scales = random.uniform(0.5, 2, (shape[0], 1)).astype(np.float32) / (2 * limit * high)
     flattened = Codes(codes, scales, flat=rows)
     return StoredTensor(name, shape, FORMATS[form], np.zeros(shape, np.uint8), lambda: flattened)
 
@@ -372,7 +377,10 @@ def flat(
 def random_weights(
     config: ModelConfig, dtype: str = "f32", *, has_biases: bool = False, seed: int = 0
 ) -> dict[str, StoredTensor]:
-    """Random weights of a model: matrices as `dtype`, vectors as fp32. In `q8_c row` rows have their own scales."""
+    """Random weights of a model: matrices as `dtype`, vectors as fp32. In `q8_c row` rows have their own scales.
+
+    Those of layers are transformed by Hadamard's matrix before they are rounded.
+    """
     weights = {}
     dtype, _, scale = dtype.partition(" ")
     for name, shape in weight_shapes(config).items():
@@ -382,7 +390,7 @@ def random_weights(
         if name.endswith(".decay"):
             values = -0.1 * np.abs(values)
         if scale == "row" and is_matrix:
-            weights[name] = flat(name, shape, dtype, limit=0)
+            weights[name] = flat(name, shape, dtype, 0, uses_hadamard=name.startswith("layers."))
         elif dtype.endswith("_c") and is_matrix and name.startswith("layers."):
             weights[name] = flat(name, shape, dtype)
         else:

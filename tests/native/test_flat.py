@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from forerun.core.errors import LoadError
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.backends.native import load as load_native
 from forerun.weights.codes import FORMATS, Codes
-from forerun.weights.flat import SPLITS, FlatRows, Split
+from forerun.weights.flat import FLAT_CODES, FlatRows
 from forerun.weights.stored import StoredTensor
 from tests.arrays import same_bits
 from tests.native.models import GATED, flat, native, prefill, random_weights, text
@@ -51,7 +50,9 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
     scales = torch.from_numpy(codes.scales[:, 0])
     if rows.is_by_row:
         places, of_rows = reference.flatten_by_row(
-            torch.from_numpy(x.astype(np.float32)), torch.from_numpy(rows.inverse)
+            torch.from_numpy(x.astype(np.float32)),
+            torch.from_numpy(rows.inverse),
+            uses_hadamard=rows.uses_hadamard,
         )
         assert places.abs().max() == 127
         return reference.flat_linear(
@@ -63,7 +64,6 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
         torch.from_numpy(rows.inverse),
         pieces,
         rows.limit,
-        rows.split == "even",
     )
     assert places.abs().max() <= rows.limit
     wide = torch.from_numpy(codes.codes)[:, reference.flat_columns(pieces)[0]]
@@ -72,11 +72,10 @@ def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize(("form", "limit"), [("q4_c", 7), ("q4_c", 127), ("q8_c", 127)])
-@pytest.mark.parametrize("split", SPLITS)
 def test_kernels_have_the_references_bits_for_any_number_of_rows(
-    isa: str, form: str, limit: int, split: Split
+    isa: str, form: str, limit: int
 ) -> None:
-    weight = flat("q", (NUM_OUT, NUM_IN), form, split, limit)
+    weight = flat("q", (NUM_OUT, NUM_IN), form, limit)
     rows = weight.codes().flat
     assert rows is not None
     assert rows.width > NUM_IN
@@ -93,17 +92,23 @@ def need_the_references_bits(weight: StoredTensor, isa: str, x: np.ndarray) -> N
 
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("form", FORMS)
-def test_rows_with_scales_of_their_own_have_the_references_bits(isa: str, form: str) -> None:
+@pytest.mark.parametrize("uses_hadamard", [False, True])
+def test_rows_with_scales_of_their_own_have_the_references_bits(
+    isa: str, form: str, uses_hadamard: bool
+) -> None:
     """However large a row is, and whatever rows are beside it."""
     x = np.random.default_rng(0).standard_normal((21, NUM_IN)) * 6
     x *= np.logspace(-34, 34, 21)[:, None]
     x[3], x[4] = 0, 1e-32
-    need_the_references_bits(flat("q", (NUM_OUT, NUM_IN), form, limit=0), isa, x)
+    weight = flat("q", (NUM_OUT, NUM_IN), form, limit=0, uses_hadamard=uses_hadamard)
+    need_the_references_bits(weight, isa, x)
 
 
 @pytest.mark.parametrize("isa", ISAS)
-def test_what_is_not_finite_stays_in_its_row(isa: str) -> None:
-    decoder = decoder_with(flat("q", (NUM_OUT, NUM_IN), "q8_c", limit=0), isa)
+@pytest.mark.parametrize("uses_hadamard", [False, True])
+def test_what_is_not_finite_stays_in_its_row(isa: str, uses_hadamard: bool) -> None:
+    weight = flat("q", (NUM_OUT, NUM_IN), "q8_c", limit=0, uses_hadamard=uses_hadamard)
+    decoder = decoder_with(weight, isa)
     x = np.random.default_rng(5).standard_normal((9, NUM_IN))
     clean = apply(decoder, x)
     x[2, 7], x[4, 100], x[8, 3] = np.nan, np.inf, -np.inf
@@ -115,17 +120,16 @@ def test_what_is_not_finite_stays_in_its_row(isa: str) -> None:
 @pytest.mark.parametrize("isa", ISAS)
 @pytest.mark.parametrize("form", FORMS)
 def test_extreme_codes_do_not_overflow(isa: str, form: str) -> None:
-    most = 2 ** (FORMATS[form].bits - 1) - 1
     pieces = np.full(NUM_IN, 3, np.int32)
-    rows = FlatRows(np.full(NUM_IN, 1 / 127, np.float32), pieces, 127, "spill")
-    for sign in (1, -1):
-        codes = np.full((NUM_OUT, NUM_IN), sign * most, np.int8)
+    rows = FlatRows(np.full(NUM_IN, 1 / 127, np.float32), pieces, 127)
+    for extreme in FLAT_CODES[FORMATS[form].bits]:
+        codes = np.full((NUM_OUT, NUM_IN), extreme, np.int8)
         flat = Codes(codes, np.ones((NUM_OUT, 1), np.float32), flat=rows)
         data = codes.view(np.uint8)
         weight = StoredTensor("q", codes.shape, FORMATS[form], data, lambda codes=flat: codes)
         for x in (np.full((9, NUM_IN), 99.0), np.full((9, NUM_IN), -99.0)):
             out = apply(decoder_with(weight, isa), x)
-            assert (out == float(np.sign(x[0, 0]) * sign * most * 3 * 127 * NUM_IN)).all()
+            assert (out == float(np.sign(x[0, 0]) * extreme * 3 * 127 * NUM_IN)).all()
 
 
 def test_numbers_out_of_range_are_cut_and_neighbours_are_not_touched() -> None:
@@ -147,25 +151,21 @@ numbers = st.integers(-400, 400)
 @given(
     st.lists(st.tuples(numbers, numbers, st.integers(1, 5)), min_size=1, max_size=8),
     st.sampled_from([7, 127]),
-    st.sampled_from(SPLITS),
 )
 @settings(deadline=None, max_examples=100)
 def test_flattening_is_exact_before_rounding(
-    inputs: list[tuple[int, int, int]], limit: int, split: Split
+    inputs: list[tuple[int, int, int]], limit: int
 ) -> None:
     """In exact arithmetic a widened row times repeated weights is the row times the weights, within range."""
     torch = pytest.importorskip("torch")
     from forerun.torch import reference
 
-    total, flattened = Fraction(0), Fraction(0)
+    total = flattened = 0
     for x, weight, pieces in inputs:
         code = max(-pieces * limit, min(pieces * limit, x))
         total += code * weight
-        if split == "even":
-            flattened += sum(Fraction(code, pieces) * weight for _ in range(pieces))
-            continue
         many = torch.full((1,), pieces)
-        row = reference.flatten(torch.tensor([[float(x)]]), torch.ones(1), many, limit, False)
+        row = reference.flatten(torch.tensor([[float(x)]]), torch.ones(1), many, limit)
         assert row.abs().max() <= limit
         flattened += sum(int(place) * weight for place in row[0])
     assert flattened == total
@@ -194,14 +194,33 @@ def test_a_head_of_flattened_rows_is_its_embeddings_rows() -> None:
 
 
 def test_the_weights_are_those_of_unflattened_inputs() -> None:
-    for split in SPLITS:
-        codes = flat("q", (NUM_OUT, NUM_IN), "q8_c", split).codes()
-        rows = codes.flat
-        assert rows is not None
-        x = rows.steps.astype(np.float64)  # each input is one step
-        places = rows.pieces if split == "even" else 1
-        sums = (codes.codes * places).sum(1) * codes.scales[:, 0]
-        np.testing.assert_allclose(x @ codes.values().T.astype(np.float64), sums, rtol=1e-4)
+    codes = flat("q", (NUM_OUT, NUM_IN), "q8_c").codes()
+    assert codes.flat is not None
+    x = codes.flat.steps.astype(np.float64)  # each input is one step
+    sums = codes.codes.sum(1) * codes.scales[:, 0]
+    np.testing.assert_allclose(x @ codes.values().T.astype(np.float64), sums, rtol=1e-4)
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_hadamards_matrix_spreads_outliers_and_leaves_the_weights(isa: str) -> None:
+    """The weights of rotated codes are those of the inputs, by numpy and by the kernels; a large input costs less."""
+    random = np.random.default_rng(0)
+    weight = random.standard_normal((NUM_OUT, NUM_IN)).astype(np.float32)
+    x = random.standard_normal((9, NUM_IN)).astype(np.float32)
+    x[:, 5] *= 100
+    errors = []
+    for uses_hadamard in (False, True):
+        rows = FlatRows.by_row(np.ones(NUM_IN, np.float32), uses_hadamard=uses_hadamard)
+        inner = rows.to_codes(weight)
+        scales = np.abs(inner).max(1, keepdims=True) / 127
+        codes = Codes(np.round(inner / scales).astype(np.int8), scales, flat=rows)
+        stored = StoredTensor("q", weight.shape, FORMATS["q8_c"], codes.codes, lambda c=codes: c)
+        decoder, values = decoder_with(stored, isa), np.empty_like(weight)
+        decoder._native.unpack("layers.0.q", values)
+        np.testing.assert_allclose(values, codes.values(), rtol=1e-6, atol=1e-7)
+        np.testing.assert_allclose(values, weight, atol=0.05)
+        errors.append(np.square(apply(decoder, x) - x @ weight.T).mean())
+    assert errors[1] < 0.25 * errors[0]
 
 
 def test_matrices_that_read_the_same_inputs_must_flatten_them_alike() -> None:
@@ -240,8 +259,8 @@ def test_codes_and_scales_out_of_range_are_refused() -> None:
     codes = flat("q", (NUM_OUT, NUM_IN), "q4_c").codes()
     for change, complaint in (
         (
-            {"codes": np.full_like(codes.codes, -8)},
-            "'q.weight_packed' must hold codes from -7 to 7",
+            {"codes": np.full_like(codes.codes, -9)},
+            "'q.weight_packed' must hold codes from -8 to 7",
         ),
         ({"scales": np.full_like(codes.scales, np.nan)}, "'q.weight_scale' must hold finite"),
     ):

@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from forerun.model.config import SWIGLU_ALPHA, SWIGLU_LIMIT, ExpertsConfig
+from forerun.weights.flat import hadamard
 
 TILE = 8
 """Rows of every pass; fewer are padded."""
@@ -49,21 +50,23 @@ def flat_columns(pieces: Tensor) -> tuple[Tensor, Tensor]:
     return source, torch.cat((torch.zeros(len(pieces)).long(), nth))
 
 
-def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int, is_even: bool) -> Tensor:
+def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int) -> Tensor:
     """Return the codes (R, K') within -limit..limit of rows x (R, K), widened. FlattenQuant, arXiv 2402.17985.
 
-    An even split has the same code in all columns of an input; else a column has what is beyond the one before.
+    A column of an input has what is beyond the one before.
     """
     source, nth = flat_columns(pieces)
     codes = torch.round(x * inverse)[:, source]
-    low = nth * (0 if is_even else limit)
+    low = nth * limit
     inner = torch.minimum(torch.maximum(codes, -low), low)
     return torch.minimum(torch.maximum(codes, -low - limit), low + limit) - inner
 
 
-def flatten_by_row(x: Tensor, inverse: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes (R, K) of rows x (R, K), and each row's own scale (R, 1)."""
-    scaled = x * inverse
+def flatten_by_row(
+    x: Tensor, inverse: Tensor, *, uses_hadamard: bool = False
+) -> tuple[Tensor, Tensor]:
+    """Return the codes (R, K) of rows x (R, K), transformed or not, and each row's own scale (R, 1)."""
+    scaled = hadamard(x * inverse) if uses_hadamard else x * inverse
     largest = scaled.abs().amax(1, keepdim=True)
     is_zero = largest < 1e-30
     codes = torch.round(scaled * torch.where(is_zero, 0.0, 127 / largest))

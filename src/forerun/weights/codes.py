@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
-from forerun.weights.flat import FlatRows, need
+from forerun.weights.flat import FLAT_CODES, FlatRows, need
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]
@@ -142,7 +142,7 @@ class Codes:
     is_float8: bool = False
     """Codes are the bytes of e4m3 numbers, and the last group of columns may be smaller."""
     flat: FlatRows | None = None
-    """What becomes of the inputs of a flattened matrix, whose columns were multiplied by `flat.factors`."""
+    """What becomes of the inputs of a flattened matrix, whose weights are `flat.to_codes` of the matrix."""
 
     def rows(self, index: Rows) -> Codes:
         """Return the codes of some rows (N,), all groups of each."""
@@ -197,10 +197,10 @@ class Codes:
                         f"the {kind} of '{name}' are not all numbers that fp16 can hold"
                     )
             return
-        layer, largest = name.removesuffix(".weight"), 2 ** (bits - 1) - 1
-        is_within = -largest <= self.codes.min(initial=0) and self.codes.max(initial=0) <= largest
-        part = "weight" if bits == 8 else "weight_packed"
-        need(is_within, f"{layer}.{part}", f"codes from -{largest} to {largest}")
+        layer, part = name.removesuffix(".weight"), "weight" if bits == 8 else "weight_packed"
+        low, high = FLAT_CODES[bits]
+        is_within = low <= self.codes.min(initial=0) and self.codes.max(initial=0) <= high
+        need(is_within, f"{layer}.{part}", f"codes from {low} to {high}")
         need(bool(np.isfinite(self.scales).all()), f"{layer}.weight_scale", "finite numbers")
         self.flat.check(layer)
 
@@ -218,7 +218,7 @@ class Codes:
         if self.mins is not None:
             values += self._of_columns(self.mins)
         values = values.reshape(self.codes.shape)
-        return values if self.flat is None else values / self.flat.factors
+        return values if self.flat is None else self.flat.from_codes(values)
 
     def _of_columns(self, part: Floats) -> Floats:
         """Return numbers of groups (N, G) as those of columns: (N, G, 1), or (N, K) if columns have an order."""

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,7 @@ import numpy as np
 from forerun.core.errors import LoadError, short_repr, unknown
 from forerun.weights import int_words
 from forerun.weights.codes import FORMATS, Bytes, Codes
-from forerun.weights.flat import SPLITS, FlatRows, Split
+from forerun.weights.flat import FlatRows
 from forerun.weights.hf_compressed import COMPRESSED_FORMATS, compressed, integers
 from forerun.weights.hf_floats import float8, modelopt, mxfp4
 from forerun.weights.hf_layer import Config, PackedLayer, Tensors, integer
@@ -99,11 +98,12 @@ def _gptq(layer: PackedLayer) -> StoredTensor:
     )
 
 
-def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
+def _flatten(layer: PackedLayer) -> StoredTensor:
     """Read weight (N, K) or weight_packed (N, K / 8), weight_scale (N,), input_step, input_pieces (K,), input_limit.
 
-    Of a layer with `input_step` alone rows have scales of their own. A layer with none of `input_*` is not flattened:
-    int8 weight (N, K), weight_scale (N, K / g).
+    Of a layer without pieces and limit rows have scales of their own, and `input_hadamard` (1,) says whether
+    Hadamard's matrix transforms them. A layer with none of `input_*` is not flattened: int8 weight (N, K),
+    weight_scale (N, K / g).
     """
     is_split = any(map(layer.has, ("input_pieces", "input_limit")))
     if not is_split and not any(map(layer.has, ("input_step", "weight_packed"))):
@@ -122,17 +122,22 @@ def _flatten(layer: PackedLayer, split: Split) -> StoredTensor:
         layer.need("input_limit", (1,))
         for name in ("input_pieces", "input_limit"):
             layer.words(name)
+    uses_hadamard = layer.has("input_hadamard")
+    if uses_hadamard:
+        layer.need("input_hadamard", (1,))
+        layer.words("input_hadamard")
 
     def read() -> Codes:
         if bits == 4:
             codes = (int_words.unpack(layer.words(part), 4, num_in) - np.uint8(8)).view(np.int8)
         else:
             codes = layer.bytes(part).view(np.int8)
-        flat = FlatRows.by_row(layer.floats("input_step"))
+        turned = uses_hadamard and bool(layer.words("input_hadamard").any())
+        flat = FlatRows.by_row(layer.floats("input_step"), uses_hadamard=turned)
         if is_split:
             pieces = layer.words("input_pieces").reshape(-1)
             limit = int(layer.words("input_limit").reshape(-1)[0])
-            flat = FlatRows(flat.steps, pieces, limit, split)
+            flat = FlatRows(flat.steps, pieces, limit, turned)
         return Codes(codes, layer.floats("weight_scale")[:, None], flat=flat)
 
     format, data = FORMATS["q4_c" if bits == 4 else "q8_c"], layer.tensor(part).data
@@ -218,11 +223,9 @@ def _reader(config: Config) -> tuple[tuple[str, ...], Callable[[PackedLayer], St
             raise LoadError(unknown("format of compressed-tensors", format, COMPRESSED_FORMATS))
         return (".weight_packed", ".weight_scale"), compressed
     if method == "flatten":
-        split = config.get("split")
-        if split not in SPLITS:
-            raise LoadError(unknown("split", str(split), SPLITS))
-        read = partial(_flatten, split="even" if split == "even" else "spill")
-        return (".weight_scale", ".input_step", ".input_pieces"), read
+        if config.get("split") != "spill":
+            raise LoadError(unknown("split", str(config.get("split")), ("spill",)))
+        return (".weight_scale", ".input_step", ".input_pieces"), _flatten
     if method not in _READERS:
         raise LoadError(unknown("quantization method", str(method), _METHODS))
     return _READERS[method]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,9 @@ from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from forerun.lab.quantize.flatten import Kind
     from forerun.lab.quantize.job import QuantizeJob
     from forerun.lab.quantize.round_job import Recipe
     from forerun.weights.checkpoint import Checkpoint
@@ -50,6 +50,11 @@ BOUND = 0.02
     type=float,
     help="flatten: nats that flattened matrices may cost together; default: 0.02.",
 )
+@click.option(
+    "--scale",
+    help="flatten: of inputs. row: each row's own, after a Hadamard transform; tensor: one for all, as published; "
+    "auto: what errs less. Default: row.",
+)
 @click.option("--calib", type=opt.PATH, help="Text of the kind the model will read, UTF-8.")
 @click.option("--calib-tokens", default=16384, help="Tokens of it to calibrate on.")
 @click.option(
@@ -69,6 +74,7 @@ def command(
     group: str | None,
     format: str | None,
     bound: float | None,
+    scale: str | None,
     clip: bool | None,
     calib: Path | None,
     calib_tokens: int,
@@ -102,13 +108,11 @@ def command(
     what: dict[str, object]
     if method == "flatten":
         _refuse(given, "has no meaning for --method flatten")
-        what = {"method": method, "bound": _bound(bound)}
+        kinds = _kinds(scale)
+        what = {"method": method, "bound": _bound(bound), "scale": "+".join(kinds)}
     else:
-        _refuse({"bound": bound}, "is for --method flatten")
-        if method != "awq" and clip is not None:
-            raise ConfigError(f"--{'' if clip else 'no-'}clip is for --method awq: leave it out")
-        recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format)
-        recipe = replace(recipe, clip=clip is not False)
+        _refuse({"bound": bound, "scale": scale}, "is for --method flatten")
+        recipe = _recipe(checkpoint, method, 4 if bits is None else bits, group, format, clip)
         what = recipe.described()
     calibration, held_out = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
@@ -123,7 +127,9 @@ def command(
     }
     job: QuantizeJob
     if method == "flatten":
-        job = FlattenJob(checkpoint, calibration, held_out, out, origin, bound=_bound(bound))
+        job = FlattenJob(
+            checkpoint, calibration, held_out, out, origin, bound=_bound(bound), kinds=kinds
+        )
     else:
         job = RoundJob(checkpoint, calibration, held_out, out, origin, recipe=recipe)
     stated = report.state(job, what, is_shown=not as_json)
@@ -131,7 +137,12 @@ def command(
 
 
 def _recipe(
-    checkpoint: Checkpoint, method: str, bits: int, group: str | None, format: str | None
+    checkpoint: Checkpoint,
+    method: str,
+    bits: int,
+    group: str | None,
+    format: str | None,
+    clip: bool | None,
 ) -> Recipe:
     from forerun.lab.quantize.block import input_widths
     from forerun.lab.quantize.grid import grid_for
@@ -139,18 +150,29 @@ def _recipe(
     from forerun.lab.quantize.round_job import METHODS, Recipe
     from forerun.model.loader import read_config
 
+    if method != "awq" and clip is not None:
+        raise ConfigError(f"--{'' if clip else 'no-'}clip is for --method awq: leave it out")
     if method not in METHODS:
         raise ConfigError(unknown("method", method, (*METHODS, "flatten")))
     config, _ = read_config(checkpoint)
     grid = grid_for(bits, group, input_widths(config))
     layout = layout_for(format, bits, grid.group)
-    return Recipe(method, grid, layout)
+    return Recipe(method, grid, layout, clip=clip is not False)
 
 
 def _refuse(given: Mapping[str, object], why: str) -> None:
     for key, value in given.items():
         if value is not None:
             raise ConfigError(f"--{key} {value} {why}: leave it out")
+
+
+def _kinds(scale: str | None) -> Sequence[Kind]:
+    from forerun.lab.quantize.flatten import KINDS
+
+    allowed = {kind: (kind,) for kind in KINDS} | {"auto": KINDS, None: ("row",)}
+    if scale not in allowed:
+        raise ConfigError(unknown("scale", str(scale), (*KINDS, "auto")))
+    return allowed[scale]
 
 
 def _bound(given: float | None) -> float:

@@ -3,7 +3,9 @@
 What the abstract says: channels are smoothed, large ones are spread over repeated weight channels, and both operands
 of a linear layer are integers with one scale (of weights: one an output), fixed by calibration. How the threshold is
 chosen and how channels are split is reconstructed. Where inputs leave any range that was calibrated, a scale of the
-row's own takes its place: still one integer sum. N rows (outputs), K columns (inputs), S sampled rows of inputs.
+row's own takes its place: still one integer sum. Such rows are transformed by Hadamard's matrix, which spreads large
+inputs over their neighbours, in rows and in weights (QuaRot, arXiv 2404.00456); nothing is left to flatten then.
+N rows (outputs), K columns (inputs), S sampled rows of inputs.
 """
 
 from __future__ import annotations
@@ -18,13 +20,11 @@ from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.gptq import Feedback, compensated
 from forerun.torch import reference as ops
 from forerun.weights.codes import Codes
-from forerun.weights.flat import FlatRows, Split
+from forerun.weights.flat import FLAT_CODES, HADAMARD_SIZE, FlatRows, hadamard
 
-SPLIT: Split = "spill"
-"""Its rows are nearer than those of `even`, which are read all the same."""
 Kind = Literal["tensor", "row"]
 KINDS: tuple[Kind, ...] = ("tensor", "row")
-"""Whose scale inputs are rounded by: calibration's, of the whole tensor; each row's own."""
+"""Whose scale inputs are rounded by: calibration's, of the whole tensor, as published; each row's own."""
 ALPHAS = (0.0, 0.3, 0.5, 0.7, 0.85)
 """How much of a large channel is handed to its weights, in SmoothQuant's words; 0: nothing."""
 _SHRINK, _THRESHOLDS = 0.9, 32
@@ -35,16 +35,14 @@ _ROWS_AT_A_TIME = 256
 _LEAST = 1e-6
 
 
-def limit_of(bits: int) -> int:
-    """Return the largest code of so many bits."""
-    return int((1 << (bits - 1)) - 1)
-
-
 def rounded(rows: FlatRows, x: Tensor) -> Tensor:
     """Round inputs x (..., K) to flattened codes and back, in the same numbers as the kernels."""
     if rows.is_by_row:
-        codes, scales = ops.flatten_by_row(x, torch.from_numpy(rows.inverse))
-        return codes * scales * torch.from_numpy(rows.steps)
+        inverse, uses_hadamard = torch.from_numpy(rows.inverse), rows.uses_hadamard
+        codes, scales = ops.flatten_by_row(x, inverse, uses_hadamard=uses_hadamard)
+        near = codes * scales
+        near = hadamard(near) / HADAMARD_SIZE if uses_hadamard else near
+        return near * torch.from_numpy(rows.steps)
     most = torch.from_numpy(rows.pieces) * float(rows.limit)
     codes = torch.round(x * torch.from_numpy(rows.inverse))
     return torch.minimum(torch.maximum(codes, -most), most) * torch.from_numpy(rows.steps)
@@ -69,7 +67,7 @@ def search_rows(
         smooth = largest**alpha / weight_max ** (1 - alpha) if alpha else torch.ones_like(largest)
         smooth = smooth / smooth.log().mean().exp()
         for kind in kinds:
-            rows = FlatRows.by_row(smooth.numpy())
+            rows = FlatRows.by_row(smooth.numpy(), uses_hadamard=True)
             if kind == "tensor":
                 rows = _threshold(inputs, smooth, weight, share, max_widening)
             error = float(_errors(weight, exact, inputs.sample, rows, bits) @ share)
@@ -81,11 +79,10 @@ def search_rows(
 
 def _errors(weight: Tensor, exact: Tensor, x: Tensor, rows: FlatRows, bits: int) -> Tensor:
     """Return how far the product of each row of inputs (S,) is from the exact one (S, N)."""
-    factors, seen = torch.from_numpy(rows.factors), rounded(rows, x)
-    errors = torch.zeros(len(x))
+    seen, errors = rounded(rows, x), torch.zeros(len(x))
     parts = zip(weight.split(_ROWS_AT_A_TIME), exact.split(_ROWS_AT_A_TIME, 1), strict=True)
     for part, goal in parts:
-        near = _nearest(part * factors, bits).div_(factors)
+        near = rows.from_codes(_nearest(rows.to_codes(part), bits))
         errors += (seen @ near.T - goal).square().sum(1)
     return errors
 
@@ -94,7 +91,7 @@ def _threshold(
     inputs: Inputs, smooth: Tensor, weight: Tensor, share: Tensor, max_widening: float
 ) -> FlatRows:
     """Choose the threshold for smoothed inputs x / smooth: the largest value of one column."""
-    limit = limit_of(8)
+    limit = FLAT_CODES[8][1]
     most = max(int(len(smooth) * (1 + max_widening)) // 32 * 32, len(smooth))
     salience = weight.square().sum(0)
     largest = (_HEADROOM * inputs.largest / smooth).clamp(min=_LEAST)
@@ -105,7 +102,7 @@ def _threshold(
         if float(pieces.sum()) > most:
             break
         steps = smooth * (threshold / limit)
-        rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit, SPLIT)
+        rows = FlatRows(steps.numpy(), pieces.to(torch.int32).numpy(), limit)
         difference = rounded(rows, inputs.sample) - inputs.sample
         error = float(share @ difference.square() @ salience)
         if error < least:
@@ -122,20 +119,16 @@ def round_weights(
     Of 4 bits each output's range is the best of eight, and columns are rounded one after the other: what the later ones
     can make up for they do (GPTQ, Frantar et al., arXiv 2210.17323).
     """
-    factors = torch.from_numpy(rows.factors)
-    noise = (rounded(rows, inputs.sample) - inputs.sample).square().mean(0)
-    gram = inputs.gram / factors
-    gram.div_(factors[:, None]).diagonal().add_(noise / factors.square())
-    weight = torch.cat(list(weights)) * factors
+    noise = rounded(rows, inputs.sample) - inputs.sample
+    gram = _in_steps(rows, _in_steps(rows, inputs.gram).T)
+    gram.diagonal().add_(_in_steps(rows, noise).square().mean(0))
+    weight = rows.to_codes(torch.cat(list(weights)))
     scales = torch.cat([_scales(part, gram, bits) for part in weight.split(_ROWS_AT_A_TIME)])
-    limit = limit_of(bits)
     if bits == 4:
-        zeros = torch.zeros_like(scales)
-        codes = compensated(
-            weight, Feedback.of(gram, inputs.num_tokens), scales, zeros, (-limit, limit)
-        )
+        zeros, feedback = torch.zeros_like(scales), Feedback.of(gram, inputs.num_tokens)
+        codes = compensated(weight, feedback, scales, zeros, FLAT_CODES[bits])
     else:
-        codes = _codes(weight, scales, limit)
+        codes = _codes(weight, scales, bits)
     sizes = [len(each) for each in weights]
     return [
         Codes(part.to(torch.int8).numpy(), scale.numpy(), flat=rows)
@@ -154,25 +147,37 @@ def product_error(weights: Sequence[Tensor], parts: Sequence[Codes], inputs: Inp
     return error / max(size, 1e-30)
 
 
-def _codes(weight: Tensor, scales: Tensor, limit: int) -> Tensor:
-    return torch.round(weight / scales).clamp(-limit, limit)
+def _in_steps(rows: FlatRows, x: Tensor) -> Tensor:
+    """Return inputs x (..., K) as their codes see them: in steps, transformed or not."""
+    scaled = x / torch.from_numpy(rows.steps)
+    return hadamard(scaled) if rows.uses_hadamard else scaled
+
+
+def _codes(weight: Tensor, scales: Tensor, bits: int) -> Tensor:
+    return torch.round(weight / scales).clamp(*FLAT_CODES[bits])
 
 
 def _nearest(weight: Tensor, bits: int) -> Tensor:
-    limit = limit_of(bits)
-    scales = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
-    return _codes(weight, scales, limit) * scales
+    scales = _full_range(weight, bits)
+    return _codes(weight, scales, bits) * scales
+
+
+def _full_range(weight: Tensor, bits: int) -> Tensor:
+    """Return the scale of each output (N, 1) whose codes hold it; where they go further below 0, with its sign."""
+    low, high = FLAT_CODES[bits]
+    largest = weight.gather(1, weight.abs().argmax(1, keepdim=True))
+    largest = largest if -low > high else -largest.abs()
+    return torch.where(largest.abs() < 1e-12, 1e-12, largest) / low
 
 
 def _scales(weight: Tensor, gram: Tensor, bits: int) -> Tensor:
     """Return the scale of each output (N, 1): with 8 bits of its full range, with fewer of the best clipped one."""
-    limit = limit_of(bits)
-    full_range = weight.abs().amax(1, keepdim=True).clamp(min=1e-12) / limit
+    full_range = _full_range(weight, bits)
     if bits == 8:
         return full_range
     best, least = full_range, torch.full_like(full_range, torch.inf)
     for clip in _CLIPS:
-        difference = _codes(weight, full_range * clip, limit) * (full_range * clip) - weight
+        difference = _codes(weight, full_range * clip, bits) * (full_range * clip) - weight
         error = ((difference @ gram) * difference).sum(1, keepdim=True)
         is_better = error < least
         best = torch.where(is_better, full_range * clip, best)

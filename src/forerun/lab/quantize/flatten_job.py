@@ -32,8 +32,6 @@ from forerun.lab.quantize.block import (
     observe,
 )
 from forerun.lab.quantize.flatten import (
-    KINDS,
-    SPLIT,
     Kind,
     product_error,
     round_weights,
@@ -73,7 +71,7 @@ class FlattenJob(QuantizeJob):
     """The divergence, in nats, that flattened sites may add up to."""
     max_widening: float = 0.05
     """How much wider rows may become."""
-    kinds: Sequence[Kind] = KINDS
+    kinds: Sequence[Kind] = ("row",)
     """Whose scale inputs may be rounded by; what errs least is taken."""
 
     passes = 2
@@ -131,7 +129,7 @@ class FlattenJob(QuantizeJob):
 
     def quantization(self, left_alone: list[str]) -> Mapping[str, object]:
         """Return the quantization config: how inputs are split, and what is not flattened."""
-        return flat_config(SPLIT)
+        return flat_config()
 
     # --- the first pass ---
 
@@ -295,14 +293,19 @@ def _packed(flat: Mapping[str, Codes]) -> dict[str, np.ndarray]:
         rows = codes.flat
         assert rows is not None
         arrays: dict[str, np.ndarray] = {"codes": codes.codes, "scales": codes.scales}
-        arrays |= {"steps": rows.steps, "pieces": rows.pieces, "limit": np.array([rows.limit])}
+        arrays |= {"steps": rows.steps, "pieces": rows.pieces}
+        arrays |= {
+            "limit": np.array([rows.limit]),
+            "hadamard": np.array([rows.uses_hadamard], np.uint8),
+        }
         tensors |= {f"{name}.{part}": array for part, array in arrays.items()}
     return tensors
 
 
 def _unpacked(file: safetensors.safe_open, name: str) -> Codes:
-    codes, scales, steps, pieces, limit = (
+    codes, scales, steps, pieces, limit, uses_hadamard = (
         file.get_tensor(f"{name}.{part}").numpy()
-        for part in ("codes", "scales", "steps", "pieces", "limit")
+        for part in ("codes", "scales", "steps", "pieces", "limit", "hadamard")
     )
-    return Codes(codes, scales, flat=FlatRows(steps, pieces, int(limit[0]), SPLIT))
+    rows = FlatRows(steps, pieces, int(limit[0]), bool(uses_hadamard[0]))
+    return Codes(codes, scales, flat=rows)

@@ -12,7 +12,6 @@ import numpy as np
 
 from forerun.core.errors import ConfigError, unknown
 from forerun.weights.codes import Codes
-from forerun.weights.flat import Split
 from forerun.weights.int_words import pack, pack_awq
 
 Layout = Literal["awq", "compressed-tensors"]
@@ -66,7 +65,7 @@ def tensors_of(layer: str, codes: Codes, bits: int, layout: Layout) -> dict[str,
 
 
 def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
-    """Return the tensors of a flattened layer; codes within -7..7 are packed as 4 bits."""
+    """Return the tensors of a flattened layer; codes within -8..7 are packed as 4 bits."""
     rows = codes.flat
     assert rows is not None
     signed = codes.codes.view(np.int8)
@@ -77,18 +76,20 @@ def flat_tensors(layer: str, codes: Codes) -> dict[str, np.ndarray]:
     if not rows.is_by_row:
         named["input_pieces"] = rows.pieces.astype(np.int32)
         named["input_limit"] = np.array([rows.limit], np.int32)
-    if np.abs(signed).max(initial=0) <= 7 and signed.shape[1] % 8 == 0:
+    if rows.uses_hadamard:
+        named["input_hadamard"] = np.array([1], np.int32)
+    if signed.min(initial=0) >= -8 and signed.max(initial=0) <= 7 and signed.shape[1] % 8 == 0:
         named["weight_packed"] = pack((signed + np.int8(8)).view(np.uint8), 4)
     else:
         named["weight"] = signed
     return {f"{layer}.{part}": array for part, array in named.items()}
 
 
-def flat_config(split: Split) -> dict[str, object]:
+def flat_config() -> dict[str, object]:
     """Return the `quantization_config` of a folder of flattened layers, and others of 8 bits in groups."""
     return {
         "quant_method": "flatten",
-        "split": split,
+        "split": "spill",
         "group_size": FLAT_GROUP,
     }
 

@@ -180,7 +180,7 @@ class NativeDecoder:
             flat.inverse,
             np.ascontiguousarray(flat.pieces),
             flat.limit,
-            flat.split == "even",
+            flat.uses_hadamard,
             offset,
         )
 
