@@ -19,8 +19,9 @@ def plan(kv: int) -> MemoryPlan:
 def test_a_cut_takes_from_what_generating_needs_alone() -> None:
     whole = plan(960)
     assert (whole.total, whole.generation) == (1060, 1010)
-    assert memory.budget_of(whole, 65) == 1060 - 656
-    assert memory.budget_of(whole, 0) == whole.total
+    assert memory.budget_of(whole, 1010, 65) == 1060 - 656
+    assert memory.budget_of(whole, 500, 50) == 50 + 250, "half of what is used"
+    assert memory.budget_of(whole, 500, 0) == whole.total
 
 
 def test_a_point_keeps_its_share_of_the_fastest_with_all_memory() -> None:

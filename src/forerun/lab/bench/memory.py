@@ -2,7 +2,8 @@
 
 Generation memory is everything beyond the model's weights, tokenizer and program (`MemoryPlan.generation`): keys and
 values, the drafter's weights and what it keeps, step buffers and logits. Drafters are measured with all of it and with
-parts of it, in turns on the same conversations; what is kept is counted against the fastest of them with all of it.
+parts of what they use of it, in turns on the same conversations; what is kept is counted against the fastest of them
+with all of it.
 
 Source of the question: SpecMemo (arXiv 2506.01986), which keeps 96 % of the speculative speed with 65 % less.
 """
@@ -35,7 +36,7 @@ class Point:
 
     drafter: str
     cut: float
-    """Percent of the generation memory that is taken away."""
+    """Percent of the used generation memory that is taken away."""
     budget: int
     plan: MemoryPlan | None
 
@@ -56,9 +57,17 @@ def percents(cuts: str) -> list[float]:
     return values
 
 
-def budget_of(plan: MemoryPlan, cut: float) -> int:
-    """Return the budget, in bytes, with `cut` percent less generation memory than the whole plan."""
-    return plan.total - round(plan.generation * cut / 100)
+def budget_of(plan: MemoryPlan, used: int, cut: float) -> int:
+    """Return the budget, in bytes, with `cut` percent less generation memory than is `used` of the whole plan."""
+    return plan.total - plan.generation + round(used * (1 - cut / 100)) if cut else plan.total
+
+
+def used_nbytes(point: Point, rounds: Sequence[Round]) -> int:
+    """Return the generation memory, in bytes, that a point used at most: its plan without blocks that stayed free."""
+    assert point.plan is not None
+    measured = filter(None, (each.of(point.name) for each in rounds))
+    unused = point.plan.num_blocks - max(each.most_blocks for each in measured)
+    return point.plan.generation - unused * point.plan.block_nbytes
 
 
 def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -> list[Row]:
@@ -73,12 +82,10 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
             table.append({**row, "error": "too small for one sequence"})
             continue
         totals, share = plain[point.name], shares[point.name]
-        measured = filter(None, (each.of(point.name) for each in rounds))
-        unused = point.plan.num_blocks - max(each.most_blocks for each in measured)
         row |= {
             "generation_bytes": point.plan.generation,
             "total_bytes": point.plan.total,
-            "used_bytes": point.plan.generation - unused * point.plan.block_nbytes,
+            "used_bytes": used_nbytes(point, rounds),
             "blocks": point.plan.num_blocks,
             "with": point.plan.drafter.name,
             "kept": share["speedup"],
@@ -92,12 +99,22 @@ def rows(points: Sequence[Point], rounds: Sequence[Round], origin: Provenance) -
     return table
 
 
-def points(llm: LLM, drafter: str, cuts: Sequence[float]) -> list[Point]:
-    """Return the drafter at every cut, the whole memory first."""
-    planner = Planner.of(replace(llm.config, drafter=drafter), llm.device)
-    plan = planner.plan()
-    budgets = [(cut, budget_of(plan, cut)) for cut in cuts]
-    return [Point(drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
+def whole(llm: LLM, drafter: str) -> Point:
+    """Return the drafter with all its memory."""
+    plan = _planner(llm, drafter).plan()
+    return Point(drafter, 0.0, plan.total, plan)
+
+
+def points(llm: LLM, whole: Point, used: int, cuts: Sequence[float]) -> list[Point]:
+    """Return a drafter at every cut of what is `used` of the whole memory, in bytes; the whole first."""
+    assert whole.plan is not None
+    planner = _planner(llm, whole.drafter)
+    budgets = [(cut, budget_of(whole.plan, used, cut)) for cut in cuts]
+    return [Point(whole.drafter, cut, budget, planner.fitting(budget)) for cut, budget in budgets]
+
+
+def _planner(llm: LLM, drafter: str) -> Planner:
+    return Planner.of(replace(llm.config, drafter=drafter), llm.device)
 
 
 def groups(prompts: Sequence[TaskPrompt], together: int) -> list[PromptGroup]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 
 import click
@@ -23,7 +24,9 @@ SPECIFICATION = "suffix,recycling,recycling:num_draft=15"
 @opt.sampling("max_tokens", "seed", max_tokens=256, seed=0)
 @click.option("-d", "--drafters", default=SPECIFICATION, help="NAME[:option=value,...],NAME,...")
 @click.option(
-    "--cuts", default="0,25,50,65,80", help="Percent of the generation memory to take away."
+    "--cuts",
+    default="0,25,50,65,80",
+    help="Percent to take away of the generation memory that is used.",
 )
 @click.option(
     "--task", type=opt.PATH, help="A .jsonl file of conversations; default: builtin prompts."
@@ -45,9 +48,10 @@ def command(
     out: Path | None,
     as_json: bool,
 ) -> None:
-    """Measure drafters with all their generation memory and with less of it, in turns on the same conversations.
+    """Measure drafters with all their generation memory and with less than they use of it, on the same conversations.
 
-    Generation memory is what is not weights, tokenizer or program. Exits 1 if a greedy token differs.
+    Generation memory is what is not weights, tokenizer or program. A first round says what is used. Exits 1 if a greedy
+    token differs.
     """
     from forerun.drafters.base.parse import split_list
     from forerun.drafters.base.spec import DrafterSpec
@@ -60,14 +64,21 @@ def command(
     prompts = workload.choose(read(str(task) if task else BUILTIN), limit)
     llm = opt.load(config, max_num_seqs=together)
     names = [DrafterSpec.of(run.resolved(llm, name)).text() for name in split_list(drafters)]
-    points = [point for name in names for point in memory.points(llm, name, percents)]
     origin = provenance.origin(
         config, llm, task=task.stem if task else BUILTIN, max_tokens=params.max_tokens,
         temperature=0.0, together=together, seed=params.seed,
         max_model_len=llm.max_len,
     )  # fmt: skip
     groups = memory.groups(prompts, together)
-    measured = memory.measure(llm, points, groups, rounds, params, str(together), origin)
+    measure = partial(memory.measure, llm, groups=groups, params=params, origin=origin)
+    wholes = [memory.whole(llm, name) for name in names]
+    first = measure(wholes, rounds=1, what=f"what they use, {together}")
+    points = [
+        point
+        for whole in wholes
+        for point in memory.points(llm, whole, memory.used_nbytes(whole, first), percents)
+    ]
+    measured = measure(points, rounds=rounds, what=str(together))
     rows = memory.rows(points, measured, origin)
     publish(
         {"provenance": origin, "rows": rows},
