@@ -12,10 +12,12 @@ import pytest
 import safetensors.numpy
 
 from forerun.core.errors import ConfigError, ForerunError, LoadError
+from forerun.drafters.base import trimmed
 from forerun.drafters.base.contract import LoadedModel
+from forerun.drafters.base.draft_head import list_of
+from forerun.drafters.base.trimmed import CONFIG, TENSORS, TrimmedConfig
 from forerun.drafters.base.vocabulary import fingerprint
-from forerun.drafters.draft_model import Options, build, trimmed
-from forerun.drafters.draft_model.trimmed import CONFIG, TENSORS, TrimmedConfig
+from forerun.drafters.draft_model import Options, build
 from tests.drafters.models import DRAFT_MODEL, TARGET, VOCAB_SIZE
 
 TOKENS = np.array([0, 3, 4, 11])
@@ -66,6 +68,20 @@ def test_a_draft_is_cut_to_the_tokens_of_its_folder(folder: Path) -> None:
     assert rows[0].tokens is not None
     assert rows[0].tokens.tolist() == TOKENS.tolist()
     assert build(Options(model=str(folder), draft_vocab="full"), OURS).head is None
+
+
+def test_its_list_cuts_other_heads(tmp_path: Path, folder: Path) -> None:
+    """A network's, or another draft's: the tokens that the target's own answers have."""
+    listed = list_of(str(folder), OURS, VOCAB_SIZE)
+    assert listed is not None
+    assert listed.tolist() == TOKENS.tolist()
+    head = build(Options(model="tiny.gguf", draft_vocab=str(folder)), OURS).head
+    assert head is not None
+    assert head.nbytes(1) == build(Options(model=str(folder)), OURS).head.nbytes(1)
+    with pytest.raises(ConfigError, match=r"a number from 1 or a folder of forerun trim-vocab"):
+        Options(model="tiny.gguf", draft_vocab=str(tmp_path / "none"))
+    with pytest.raises(LoadError, match="cannot be read"):
+        list_of(str(tmp_path), OURS, VOCAB_SIZE)
 
 
 def test_what_is_no_such_folder_is_a_model(tmp_path: Path, folder: Path) -> None:

@@ -71,8 +71,8 @@ def _check_one(target: str, quant: str, as_json: bool) -> None:
 def _check_pair(target: str, draft: str, quant: str, draft_quant: str, as_json: bool) -> None:
     """Print whether a model can draft for another."""
     from forerun.cli import console
+    from forerun.drafters.base import trimmed
     from forerun.drafters.base.vocabulary import vocabulary_difference
-    from forerun.drafters.draft_model import trimmed
     from forerun.hub.names import resolve
     from forerun.model.loader import read_config, step_nbytes, weights_nbytes
     from forerun.weights.checkpoint import open_checkpoint

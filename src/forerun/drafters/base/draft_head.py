@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 from forerun.core import registry
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import ConfigError
+from forerun.drafters.base import trimmed
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.vocabulary import Vocabulary, fingerprint
 from forerun.model.model import HeadPart, Model
@@ -129,12 +130,15 @@ def must_have(vocabulary: Vocabulary | None, vocab_size: int) -> list[int]:
 
 
 def list_of(draft_vocab: str, target: Target, vocab_size: int) -> Ids | None:
-    """Choose the list that `draft_vocab` means, or None for all tokens. Raises ConfigError."""
+    """Choose the list that `draft_vocab` means, None for all tokens. Raises ConfigError, and LoadError for a folder."""
     size = {"auto": LIST_SIZE, "counted": COUNTED_SIZE}.get(draft_vocab)
     if draft_vocab == "full" or (size and vocab_size < 2 * size):
         return None
     if draft_vocab == "counted":
         return _counted(target, vocab_size)
+    if not size and not draft_vocab.isdecimal():
+        _, tokens = trimmed.load(draft_vocab, target)
+        return tokens[tokens < vocab_size]
     size = size or int(draft_vocab)
     if size > vocab_size:
         raise ConfigError(

@@ -19,11 +19,11 @@ from typing import Literal
 from forerun.core.arrays import Ids
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
+from forerun.drafters.base import trimmed as trimmed_folder
 from forerun.drafters.base.contract import SELF, Method, Target, as_given
 from forerun.drafters.base.draft_head import list_of
 from forerun.drafters.base.networks.options import NetworkOptions, in_int4
 from forerun.drafters.base.vocabulary import Vocabulary, vocabulary_difference
-from forerun.drafters.draft_model import trimmed as trimmed_folder
 from forerun.drafters.draft_model.network import DraftModel
 from forerun.hub.names import here
 from forerun.model.model import Model

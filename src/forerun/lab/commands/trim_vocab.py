@@ -53,8 +53,9 @@ def command(
     not guessed, unless the text has it already.
     """
     from forerun.cli import tables
+    from forerun.drafters.base import trimmed
     from forerun.drafters.base.draft_head import chosen
-    from forerun.drafters.draft_model import Options, load, trimmed
+    from forerun.drafters.draft_model import Options, load
     from forerun.hub.prompt_sets import read
     from forerun.lab.bench import workload
     from forerun.lab.train import trim

@@ -259,7 +259,7 @@ def write_draft(
         tensors |= named(arch, config, i, layer)
     write_folder(model, described, {key: np.asarray(array) for key, array in tensors.items()})
     write_other_files(checkpoint, model)
-    from forerun.drafters.draft_model import trimmed
+    from forerun.drafters.base import trimmed
 
     made = trimmed.TrimmedConfig(
         str(model), name, vocabulary, config.vocab_size, len(ids), num_tokens

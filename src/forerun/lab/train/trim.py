@@ -190,7 +190,7 @@ def fastest(figures: Sequence[Row], out: Path) -> int:
 
 def save(llm: LLM, draft: str, out: Path, counts: Counts, tokens: Ids) -> dict[str, object]:
     """Write the folder; return its figures, among them the share of the counted tokens that it covers."""
-    from forerun.drafters.draft_model import trimmed
+    from forerun.drafters.base import trimmed
 
     made = trimmed.TrimmedConfig(
         draft=str(resolve(draft).resolve()),

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, TypeVar
 
 from forerun.core.errors import ConfigError, check_least
+from forerun.core.paths import expanded
 from forerun.drafters.base.contract import TreeSize
 from forerun.weights.rtn import Scheme
 
@@ -43,7 +44,7 @@ class NetworkOptions:
     """With `recycling`: the network steps where that guess is needed and wrong with at least this probability."""
     draft_vocab: str = "auto"
     """Tokens that a full head may guess, the text's own besides for a model: a number, full, auto: 32768 of a large
-    vocabulary, or counted: the 16384 that replies have most often."""
+    vocabulary, counted: the 16384 that replies have most often, or a folder of `forerun trim-vocab`."""
 
     @property
     def bits(self) -> int:
@@ -64,9 +65,15 @@ class NetworkOptions:
             if not 0 <= chance <= 1:
                 raise ConfigError(f"{name} must be 0 to 1, got {chance}")
         text = self.draft_vocab
-        if text not in ("auto", "full", "counted") and not (text.isdecimal() and int(text)):
+        is_number = text.isdecimal() and int(text)
+        if (
+            text not in ("auto", "full", "counted")
+            and not is_number
+            and not expanded(text).is_dir()
+        ):
             raise ConfigError(
-                f"draft_vocab must be auto, counted, full or a number from 1, got {text!r}"
+                f"draft_vocab must be auto, counted, full, a number from 1 or a folder of forerun trim-vocab, "
+                f"got {text!r}"
             )
         if self.network is not None:
             self.network.check_kind(self.model)  # a wrong one is refused before a model is loaded
