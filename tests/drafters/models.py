@@ -41,7 +41,8 @@ TARGET = Target(TARGET_MODEL, None, max_num_seqs=4, max_len=64)
 def drafter_of(
     model: Model = DRAFT_MODEL, target: Target = TARGET, **options: object
 ) -> DraftModel:
-    return draft_model.drafter_of(model, Options(model="tiny", **options), target)  # type: ignore[arg-type]
+    exact = {"kv": "auto", "draft_vocab": "auto", **options}
+    return draft_model.drafter_of(model, Options(model="tiny", **exact), target)  # type: ignore[arg-type]
 
 
 def seq_of(tokens: Sequence[int], seq_id: int = 0, params: SamplingParams = GREEDY) -> Seq:

@@ -38,6 +38,7 @@ PENALISED = replace(GREEDY, presence_penalty=1.0, logit_bias={5: 2.0})
 
 
 def cut(**options: object) -> DraftModel:
+    options = {"kv": "auto", **options}
     return draft_model.drafter_of(DRAFT_MODEL, Options(model="tiny", **options), TARGET, LISTED)  # type: ignore[arg-type]
 
 

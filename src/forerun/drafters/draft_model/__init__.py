@@ -41,12 +41,15 @@ class Options(NetworkOptions):
     """Nodes of a tree at most."""
     num_steps: int = 5
     """Passes of the draft at most, each of which expands a node."""
-    quant: Scheme = "none"
+    quant: Scheme = "int4"
     """Round the draft's weights to int8 or int4; none takes them as stored."""
-    head_bits: Literal[4, 8] | None = None
-    """Round the draft's output head to so many bits."""
-    kv: Precision = "auto"
+    head_bits: Literal[4, 8] | None = 4
+    """Round the draft's output head to so many bits; none takes it as stored."""
+    kv: Precision = "int8"
     """How its cache stores keys and values."""
+    draft_vocab: str = "counted"
+    """Tokens that it may guess, the text's own besides: a number, full, auto: 32768 of a large vocabulary, counted: the
+    16384 that replies have most often, or a folder of `forerun trim-vocab`."""
     min_doubt: float = 0.05
     """Together with others: it steps where their guess is needed and wrong with at least this probability."""
 
@@ -105,14 +108,7 @@ def example(target: Target) -> Options:
 
 
 METHOD = Method(
-    as_partner={
-        "quant": "int4",
-        "head_bits": 4,
-        "draft_vocab": "counted",
-        "kv": "int8",
-        "num_draft": 7,
-        "num_steps": 7,
-    },
+    as_partner={"num_draft": 7, "num_steps": 7},
     unshared=as_given,
     smaller=in_int4,
     check=check,
