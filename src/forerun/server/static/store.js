@@ -3,6 +3,7 @@
 // Tabs that have one conversation open merge it turn by turn: what one has added or removed, the others take over.
 
 import { goTo, path } from "./branches.js";
+import { whole } from "./files.js";
 
 const BEFORE = "forerun.chat."; // conversations were in localStorage under these names
 const SETTINGS = "forerun.settings";
@@ -212,8 +213,9 @@ export async function search(text) {
     const range = from && IDBKeyRange.lowerBound(from, true);
     const turns = await settled(db.transaction("turns").objectStore("turns").getAll(range, MANY));
     for (const turn of turns) {
-      const at = found.get(turn.chat) ? -1 : turn.text.toLowerCase().indexOf(sought);
-      if (at >= 0) found.set(turn.chat, turn.text.slice(Math.max(0, at - AROUND), at + sought.length + AROUND));
+      const text = found.get(turn.chat) ? "" : whole(turn);
+      const at = text.toLowerCase().indexOf(sought);
+      if (at >= 0) found.set(turn.chat, text.slice(Math.max(0, at - AROUND), at + sought.length + AROUND));
     }
     if (turns.length < MANY) break;
     from = [turns.at(-1).chat, turns.at(-1).id];
@@ -226,8 +228,8 @@ export const called = (head) => head.name || head.title || "New chat";
 
 /** The beginning of its first question. */
 export function title(chat) {
-  const first = path(chat).find((turn) => turn.role === "user")?.text ?? "";
-  return first.slice(0, 1000).trim().replace(/\s+/g, " ").slice(0, 80);
+  const first = path(chat).find((turn) => turn.role === "user");
+  return (first?.text || (first?.files ?? []).map((file) => file.name).join(", ")).slice(0, 1000).trim().replace(/\s+/g, " ").slice(0, 80);
 }
 
 export function settings() {

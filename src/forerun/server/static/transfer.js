@@ -56,6 +56,8 @@ function turnOf(given, earlier) {
     text: given.text,
     drafted: rangesOf(given),
     thought,
+    ...listed("files", given, ["name", "text"]),
+    ...listed("calls", given, ["id", "name", "arguments"], ["result"]),
     timings: timingsOf(given.timings),
     reason: textOf(given.reason) || null,
     error: textOf(given.error) || null,
@@ -66,6 +68,14 @@ function turnOf(given, earlier) {
 
 const textOf = (value) => (typeof value === "string" ? value : "");
 const numberOf = (value) => (Number.isFinite(value) ? value : null);
+
+/** A turn's files or calls, where all that is needed of each is text. */
+function listed(name, given, needed, others = []) {
+  const found = Array.isArray(given[name]) ? given[name] : [];
+  if (!found.length || !found.every((one) => needed.every((field) => typeof one?.[field] === "string"))) return {};
+  const kept = (one) => [...needed, ...others].filter((field) => typeof one[field] === "string").map((field) => [field, one[field]]);
+  return { [name]: found.map((one) => Object.fromEntries(kept(one))) };
+}
 
 function rangesOf({ drafted }) {
   const isRange = (one) => Array.isArray(one) && one.length === 2 && one.every(Number.isInteger);
