@@ -42,6 +42,7 @@ const served = new Served(settings, () => {
 const tools = new Tools(settings, () => {
   const names = [...tools.offered().keys()];
   byId("offered").textContent = names.length ? `The model may ask to call: ${names.join(", ")}` : "";
+  show();
 });
 
 const composer = new Composer({
@@ -137,6 +138,7 @@ function viewOf(turn) {
     goOn: () => (turn.calls?.length ? answer() : more(turn)),
     decide: (call, isAllowed) => decide(turn, call, isAllowed),
     isCalled: (call) => tools.running.has(call),
+    serverOf: (call) => tools.serverOf(call),
     isLast: () => chat.last === turn.id,
     versions: () => branches.versions(chat, turn),
     show: (one) => {

@@ -51,6 +51,11 @@ export class Tools {
     return found;
   }
 
+  /** The server that a call goes to, if any. */
+  serverOf(call) {
+    return this.offered().get(call.name)?.server;
+  }
+
   /** The field of a request that offers them. */
   field() {
     const tools = [...this.offered()].map(([name, { tool }]) => ({
@@ -97,10 +102,9 @@ export function resultOf({ content }) {
 
 /** The calls of an answer, with what is sent, a choice whether it is, and what came back. */
 export class CallsView {
-  /** `ondecide(call, isAllowed)`; `isRunning(call)` tells whether a server works on one. */
-  constructor(ondecide, isRunning) {
-    this.ondecide = ondecide;
-    this.isRunning = isRunning;
+  /** `act` has decide(call, isAllowed), isCalled(call), which tells whether a server works on it, and serverOf(call). */
+  constructor(act) {
+    this.act = act;
     this.element = make("div", { className: "calls", hidden: true });
     this.shown = "";
   }
@@ -108,7 +112,7 @@ export class CallsView {
   /** `canDecide`: the answer has ended, and is the last turn. */
   show(calls, canDecide) {
     const all = calls ?? [];
-    const state = JSON.stringify([all, canDecide, all.map(this.isRunning)]);
+    const state = JSON.stringify([all, canDecide, all.map((call) => [this.act.isCalled(call), this.act.serverOf(call)])]);
     if (state === this.shown) return;
     this.shown = state;
     this.element.hidden = !all.length;
@@ -116,15 +120,19 @@ export class CallsView {
   }
 
   card(call, canDecide) {
-    const isOpen = call.result === undefined && !this.isRunning(call);
+    const isCalled = this.act.isCalled(call);
+    const server = this.act.serverOf(call);
+    const isOpen = call.result === undefined && !isCalled;
     const button = (text, isAllowed, className = "") =>
-      make("button", { type: "button", className, onclick: () => this.ondecide(call, isAllowed) }, text);
-    const choice = isOpen && canDecide && make("div", { className: "end" }, button("Do not call", false), button("Call", true, "main"));
+      make("button", { type: "button", className, onclick: () => this.act.decide(call, isAllowed) }, text);
+    const yes = server ? button("Call", true, "main") : null;
+    const choice = isOpen && canDecide && make("div", { className: "end" }, button("Do not call", false), yes);
     const result = call.result !== undefined && make("details", {}, make("summary", {}, call.isError ? "Error" : "Result"), make("pre", { tabIndex: 0 }, call.result));
-    const state = this.isRunning(call) ? "The tool is called…" : isOpen ? "The model asks to call this tool." : "";
+    const asked = server ? `The model asks to send this to ${server}.` : "The model asks for a tool that is not offered.";
+    const state = isCalled ? "The tool is called…" : isOpen ? asked : "";
     return make(
-      "section",
-      { className: "call", "aria-label": `Call of ${call.name}` },
+      "div",
+      { className: "call", role: "group", "aria-label": `Call of ${call.name}` },
       make("p", {}, make("strong", {}, call.name), " ", make("span", { className: "note" }, state)),
       make("pre", { tabIndex: 0 }, pretty(call.arguments)),
       choice || null,

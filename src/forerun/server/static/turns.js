@@ -14,7 +14,7 @@ const ENDS = {
 const CAN_GO_ON = ["length", "stopped", "changed"];
 
 /** `turn` is {role, text, files, drafted, thought, calls, timings, reason, error}; `act` has edit(text), versions() of the
- *  turn, show(one of them) and, for answers, regenerate(), goOn(), isLast(), decide(call, isAllowed) and isCalled(call). */
+ *  turn, show(one of them) and, for answers, regenerate(), goOn(), isLast(), what `CallsView` needs. */
 export class TurnView {
   constructor(turn, act) {
     this.turn = turn;
@@ -26,7 +26,7 @@ export class TurnView {
     this.markdown = new Markdown(this.body);
     this.thought = new Thought();
     this.meter = new Meter();
-    this.calls = new CallsView(act.decide, act.isCalled);
+    this.calls = new CallsView(act);
     this.note = make("p", { className: "note why", hidden: true });
     this.tools = this.makeTools();
     const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
