@@ -51,6 +51,7 @@ class Mcp:
 
 
 class Handler(BaseHTTPRequestHandler):
+    disable_nagle_algorithm = True  # an answer is sent in two parts
     mcp: Mcp
 
     def log_message(self, *args: object) -> None:

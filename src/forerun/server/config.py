@@ -79,6 +79,8 @@ class ServerConfig:
     """
     page: bool = option(True, "--ui", "--webui")
     """Answer / with a page to chat in, which is loaded without the key."""
+    open: bool = option(False)
+    """Open the page in the browser once the model is ready."""
     max_prompt_len: int | None = option(None, group="Bounds")
     """Tokens of a prompt, at most; default: as many as the context holds."""
     max_n: int = option(MAX_N, group="Bounds")

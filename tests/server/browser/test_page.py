@@ -132,6 +132,8 @@ def test_the_model_is_chosen_among_all_that_are_served(browser, llm):
         page.locator("#models").wait_for()
         send(page, "Hi")
         assert [one["model"] for one in bodies] == ["one", "two"]
+        for name, number in (("one", 0), ("two", 1)):
+            assert page.locator(".meter .words").nth(number).inner_text().startswith(name)
         assert page.locator("#models").input_value() == "two"
 
 
@@ -212,6 +214,31 @@ def test_a_refused_message_comes_back_with_its_files(browser, url):
         page.locator("#trouble >> text=tokens").wait_for()
         expect(page.locator("#files li")).to_have_count(1)
         assert page.locator(".turn").count() == 0
+
+
+VOICES = """(() => {
+  window.spoken = [];
+  const own = {
+    getVoices: () => [{name: "far", localService: false}, {name: "near", lang: "en-US", localService: true}],
+    addEventListener() {}, cancel() {}, speak: (one) => window.spoken.push([one.text, one.voice.name]),
+  };
+  Object.defineProperty(window, "speechSynthesis", {value: own});
+  window.SpeechSynthesisUtterance = function (text) { this.text = text; };
+})()"""
+
+
+def test_an_answer_is_spoken_by_a_voice_of_this_machine_alone(browser, url):
+    with opened(browser, url) as page:
+        bodies = answer_with(page, streamed([("**ok**", {"content": "**ok**"})]))
+        send(page, "Hi")
+        assert page.locator("text=Listen").is_hidden()  # there is no voice here
+        page.add_init_script(VOICES)
+        page.reload()
+        page.locator("text=Listen").click()
+        assert page.evaluate("window.spoken") == [["ok", "near"]]
+        page.locator("text=Stop the voice").click()
+        page.locator("text=Listen").wait_for()
+        assert len(bodies) == 1
 
 
 def test_what_signs_mean_is_told_in_words_and_which_drafter_runs(browser, url):

@@ -71,9 +71,9 @@ const side = new Side({
     if (id === chat.id) open(store.newChat(settings.values.system));
     else list();
   },
-  rename: (id, name) => {
-    for (const one of [chat, running.get(id)?.chat]) if (one?.id === id) one.name = name;
-    store.rename(id, name);
+  note: (id, fields) => {
+    for (const one of [chat, running.get(id)?.chat]) if (one?.id === id) Object.assign(one, fields);
+    store.note(id, fields);
     list();
   },
   mark: (id) => {
@@ -182,7 +182,7 @@ async function decide(turn, call, isAllowed) {
 /** Let the model answer the last turn. */
 function answer() {
   const request = body(branches.path(chat), chat.system, fields());
-  run(branches.add(chat, store.newTurn({ role: "assistant", text: "", drafted: [] })), request);
+  run(branches.add(chat, store.newTurn({ role: "assistant", text: "", drafted: [], ...served.field() })), request);
 }
 
 /** Let the model go on with its last answer. */

@@ -106,9 +106,9 @@ function newId() {
   return crypto.getRandomValues(new Uint32Array(2)).join("-");
 }
 
-/** The heads of all conversations, the latest first: {id, title, time, name}. */
+/** The heads of all conversations, those that are pinned and then the latest first: {id, title, time, name, pinned}. */
 export function chats() {
-  return [...heads.values()].sort((a, b) => b.time - a.time);
+  return [...heads.values()].sort((a, b) => (b.pinned ?? 0) - (a.pinned ?? 0) || b.time - a.time);
 }
 
 /** One conversation; null if it is not kept. */
@@ -176,9 +176,9 @@ export async function merge(chat, follows) {
   const mine = new Map(chat.turns.map((turn) => [turn.id, turn]));
   const there = changes(theirs);
   const added = chat.turns.filter((turn) => !there.has(turn.id) && !before.has(turn.id));
-  const [{ name, system }, last] = [head, follows ? head.last : chat.last];
+  const [{ name, pinned, system }, last] = [head, follows ? head.last : chat.last];
   const turns = [...theirs.map((turn) => later(mine.get(turn.id), turn)), ...added];
-  mended(Object.assign(chat, { name, system, last, turns: turns.sort((a, b) => a.made - b.made) }));
+  mended(Object.assign(chat, { name, pinned, system, last, turns: turns.sort((a, b) => a.made - b.made) }));
   known.set(chat, there);
 }
 
@@ -197,9 +197,9 @@ export async function remove(id) {
   tabs.postMessage(id);
 }
 
-/** Call a conversation by a name of the user's; none is its first question. */
-export async function rename(id, name) {
-  const head = { ...heads.get(id), name };
+/** Note what the user says of a conversation: `name`, none is its first question; `pinned`, 1 or 0. */
+export async function note(id, fields) {
+  const head = { ...heads.get(id), ...fields };
   heads.set(id, head);
   await written((headStore) => headStore.put(head));
   tabs.postMessage(id);

@@ -43,7 +43,7 @@ function chatOf(given) {
     ids.add(turn.id);
   }
   const [last, time] = [ids.has(given.last) ? given.last : (turns.at(-1)?.id ?? null), numberOf(given.time) ?? now()];
-  return turns.length ? { id: given.id, name: textOf(given.name), system: textOf(given.system), time, turns, last } : null;
+  return turns.length ? { id: given.id, name: textOf(given.name), pinned: given.pinned ? 1 : 0, system: textOf(given.system), time, turns, last } : null;
 }
 
 function turnOf(given, earlier) {
@@ -54,6 +54,7 @@ function turnOf(given, earlier) {
     parent: earlier.has(given.parent) ? given.parent : null,
     role: given.role === "user" ? "user" : "assistant",
     text: given.text,
+    ...(given.model ? { model: textOf(given.model) } : {}),
     drafted: rangesOf(given),
     thought,
     ...listed("files", given, ["name", "text"]),

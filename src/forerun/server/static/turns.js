@@ -3,6 +3,7 @@
 import { size } from "./files.js";
 import { Meter } from "./meter.js";
 import { copyButton, make, Markdown } from "./render.js";
+import { readButton } from "./speech.js";
 import { CallsView } from "./tools.js";
 
 const PAUSE = 9; // times what drawing a turn took
@@ -13,7 +14,7 @@ const ENDS = {
 };
 const CAN_GO_ON = ["length", "stopped", "changed"];
 
-/** `turn` is {role, text, files, drafted, thought, calls, timings, reason, error}; `act` has edit(text), versions() of the
+/** `turn` is {role, text, files, model, drafted, thought, calls, timings, reason, error}; `act` has edit(text), versions() of the
  *  turn, show(one of them) and, for answers, regenerate(), goOn(), isLast(), what `CallsView` needs. */
 export class TurnView {
   constructor(turn, act) {
@@ -47,7 +48,7 @@ export class TurnView {
       this.versions.element,
       copyButton(() => this.turn.text),
       button("Edit", () => this.edit()),
-      ...(this.isAnswer ? [button("Regenerate", () => this.act.regenerate()), this.more] : []),
+      ...(this.isAnswer ? [readButton(() => this.body.innerText), button("Regenerate", () => this.act.regenerate()), this.more] : []),
     );
   }
 
@@ -69,7 +70,7 @@ export class TurnView {
     this.note.textContent = error ?? ENDS[reason] ?? (this.isWaiting && progress ? reading(progress) : "");
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
-    this.meter.show(timings);
+    this.meter.show(timings, this.turn.model);
     this.body.hidden = Boolean(this.editor) || (!text && !this.isWaiting);
     this.calls.show(this.turn.calls, !this.isWaiting && this.act.isLast());
     this.tools.hidden = this.isWaiting;
