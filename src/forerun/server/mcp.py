@@ -63,7 +63,7 @@ class Address:
 
     @classmethod
     def _of(cls, text: str) -> Iterator[Address]:
-        if text.endswith(".json"):
+        if text.endswith(".json") and "://" not in text:
             yield from cls._file(text)
             return
         name, equals, url = text.partition("=")
@@ -219,8 +219,8 @@ class _Exchange:
     def messages(self) -> Iterator[Document]:
         """Yield the messages of an answer: one of JSON, or those of a stream of events."""
         kind = self.headers.get("content-type", "").partition(";")[0].strip().lower()
-        texts = self._events() if kind == "text/event-stream" else self._lines(whole=True)
-        for text in texts:
+        is_stream = kind == "text/event-stream"
+        for text in self._events() if is_stream else [b"".join(self._pieces())]:
             try:
                 message = json.loads(text)
             except ValueError:
@@ -229,34 +229,33 @@ class _Exchange:
                 yield message
 
     def _events(self) -> Iterator[bytes]:
-        data = list[bytes]()
-        for line in self._lines():
-            line = line.rstrip(b"\r\n")
-            if line.startswith(b"data:"):
-                data.append(line[5:].removeprefix(b" "))
-            elif not line and data:
-                if text := b"\n".join(data):
-                    yield text
-                data.clear()
+        """Yield the data of each event."""
+        data, rest = list[bytes](), b""
+        for piece in self._pieces():
+            *lines, rest = (rest + piece).split(b"\n")
+            for line in (line.rstrip(b"\r") for line in lines):
+                if line.startswith(b"data:"):
+                    data.append(line[5:].removeprefix(b" "))
+                elif not line and data:
+                    yield b"\n".join(data)
+                    data.clear()
 
-    def _lines(self, *, whole: bool = False) -> Iterator[bytes]:
-        """Read lines, or all at once, within the bounds of bytes and time."""
+    def _pieces(self) -> Iterator[bytes]:
+        """Yield bytes as they come, within the bounds of size and time."""
         left = MAX_NBYTES
         while True:
             try:
-                line = self._answer.read(left + 1) if whole else self._answer.readline(left + 1)
+                piece = self._answer.read1(left + 1)
             except (OSError, http.client.HTTPException, ValueError) as error:
                 raise McpError(f"{self._name} ended its answer early: {reason(error)}") from error
-            left -= len(line)
+            left -= len(piece)
             if left < 0:
                 raise McpError(f"{self._name} answers with more than {MAX_NBYTES >> 20} MiB")
             if time.monotonic() > self._end_s:
                 raise McpError(f"{self._name} took more than {TIMEOUT_S:g} s")
-            if not line:
+            if not piece:
                 return
-            yield line
-            if whole:
-                return
+            yield piece
 
 
 def _is_tool(given: object) -> bool:
