@@ -72,6 +72,6 @@ def test_a_vllm_script_has_the_same_score_under_its_own_module(reranker):
     from forerun.compat import vllm
 
     with vllm.LLM(str(reranker.path), drafter="none", threads=1, max_model_len=512) as llm:
-        theirs = llm.score(QUERY, TEXTS)
+        found = llm.score(QUERY, TEXTS)
     ours = reranker.score(QUERY, TEXTS)
-    assert [one.outputs.score for one in theirs] == [one.outputs.score for one in ours]
+    assert [one.outputs.score for one in found] == [one.outputs.score for one in ours]

@@ -77,7 +77,7 @@ _ELSEWHERE = {
     "forerun.compat.llama_cpp": {"Llama", "LlamaGrammar", "LogitsProcessorList"},
     "forerun.compat.vllm": {"AsyncEngineArgs", "AsyncLLMEngine", "EngineArgs"},
 }
-"""Names of other engines' packages, which scripts of theirs import."""
+"""Names of other engines' packages, which their scripts import."""
 
 
 def __getattr__(name: str) -> object:
