@@ -69,6 +69,14 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
         importlib.import_module("forerun.lmm")
 
 
+def test_names_of_other_packages_say_where_they_are() -> None:
+    for module, names in forerun._ELSEWHERE.items():
+        for name in names:
+            with pytest.raises(ImportError, match=f"from {module} import {name}$"):
+                getattr(forerun, name)
+            assert getattr(importlib.import_module(module), name)
+
+
 def test_errors_are_one_tree() -> None:
     for error in ("CapacityError", "ConfigError", "LoadError", "RequestError"):
         assert issubclass(getattr(forerun, error), forerun.ForerunError)

@@ -46,7 +46,7 @@ ASKS_TORCH = (
     ("quantize", "-m", MODEL, "-o", "no-such-folder"),
     ("train", "drafter", "-m", MODEL),
     ("train", "draft-model", "-m", MODEL),
-    ("eval", "ppl", "no-such-text", "-m", MODEL),
+    ("eval", "fidelity", "-m", MODEL),
 )
 
 
@@ -64,15 +64,20 @@ def test_without_torch_what_needs_it_names_the_extra_in_a_line() -> None:
 def test_what_readme_says_of_measuring_and_tuning_runs_without_torch(
     default_model: Path, tmp_path: Path
 ) -> None:
-    few = str(Path(__file__).parent / "few.jsonl")
+    few, run_file = str(Path(__file__).parent / "few.jsonl"), str(tmp_path / "run.jsonl")
     model = ("-m", str(default_model), "-t", "1", "-c", "256")
     asked = [
-        ("bench", *model, "--task", few, "--limit", "1", "-n", "8"),
+        ("bench", *model, "--task", few, "--limit", "1", "-n", "8", "--out", run_file),
+        ("bench", "report", run_file, "--plots"),
+        ("bench", "diff", run_file, run_file),
+        ("verify", *model, "--limit", "1", "-n", "8"),
+        ("eval", "ppl", few, *model[:4], "--window", "64", "--limit-tokens", "99"),
         ("bench", "share", "-m", str(default_model), "--out", str(tmp_path / "share.json")),
         ("tune", *model, "--prompts", few, "--tokens", "60", "--limit", "1", "-n", "8"),
     ]
     for text in run([TORCH], *asked, FORERUN_CACHE=str(tmp_path)):
         assert "ended with 0" in text, text
+    assert [*tmp_path.glob("run*.svg")]
 
 
 def test_without_either_both_remedies_are_named() -> None:

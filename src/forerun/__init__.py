@@ -73,6 +73,11 @@ _NAMES_OF_MODULE = {
     "forerun.llm": {"LLM"},
     "forerun.server.async_llm": {"AsyncLLM"},
 }
+_ELSEWHERE = {
+    "forerun.compat.llama_cpp": {"Llama", "LlamaGrammar", "LogitsProcessorList"},
+    "forerun.compat.vllm": {"AsyncEngineArgs", "AsyncLLMEngine", "EngineArgs"},
+}
+"""Names of other engines' packages, which their scripts import."""
 
 
 def __getattr__(name: str) -> object:
@@ -81,6 +86,11 @@ def __getattr__(name: str) -> object:
     for module, names in _NAMES_OF_MODULE.items():
         if name in names:
             return getattr(importlib.import_module(module), name)
+    for module, names in _ELSEWHERE.items():
+        if name in names:  # of an AttributeError `from` would not show the words
+            raise ImportError(
+                f"forerun has no '{name}': from {module} import {name}", name="forerun"
+            )
     raise AttributeError(f"module 'forerun' has no attribute '{name}'")
 
 

@@ -52,6 +52,7 @@ from forerun.system.device import (
     return_freed,
     trim_heap,
 )
+from forerun.text import reranker
 from forerun.text.hub_tokenizer import HubTokenizer
 from forerun.text.messages import Message, Tools
 from forerun.text.prompt import (
@@ -203,13 +204,23 @@ class LLM(OfOneProcess):
         use_tqdm: bool | None = None,
         **others: object,
     ) -> list[ScoringRequestOutput]:
-        """Compare texts by the vectors of `embed`: one with one or with many, or as many with each other.
+        """Compare texts, one with one or with many, or as many with each other: by the vectors of `embed`.
 
-        A reranker, which answers yes or no, is asked by `/v1/rerank` of `forerun serve`. Raises RequestError.
+        A reranker, by the model's name, says instead how likely `text_2` answers the query `text_1`; a query in the
+        whole form of its model card stands before the text as it is. Raises RequestError, CapacityError.
         """
         calls.check(self.score, others)
-        both = [self.embed(given, use_tqdm=use_tqdm) for given in (text_1, text_2)]
-        return vectors.scores(*both)
+        if not reranker.is_reranker(self.path):
+            both = [self.embed(given, use_tqdm=use_tqdm) for given in (text_1, text_2)]
+            return vectors.scores(*both)
+        ranker, encoded = reranker.questions(self.tokenizer, text_1, text_2)
+        requests = self._run(encoded, vectors.params("last"), use_tqdm)
+
+        def score(states: vectors.Vectors) -> vectors.Vectors:
+            with self.loop.lock():
+                return ranker.scores(self.model.head(states))
+
+        return [*vectors.judged(requests, score)]
 
     def chat(
         self,

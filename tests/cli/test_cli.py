@@ -201,3 +201,9 @@ def test_help_of_serve_begins_with_model_host_and_port(shell) -> None:
     out = shell("forerun serve --help")[1].partition("Arguments:")[2]
     first = [line.split()[0] for line in out.splitlines() if line.lstrip().startswith(("M", "--"))]
     assert first[:3] == ["MODEL...", "--host", "--port"]
+
+
+def test_an_option_with_two_letters_swapped_is_known(forerun):
+    code, _, err = forerun("serve", "--prot", "1")
+    assert code == 2
+    assert "did you mean --port?" in err

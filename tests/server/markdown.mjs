@@ -1,8 +1,9 @@
 // The law of markdown.js, run by test_page.py in a folder with the page's files.
 import assert from "node:assert/strict";
 import { parse, safe } from "./markdown.js";
-import { add, Calls, form } from "./receive.js";
-import { textOf } from "./files.js";
+import { add, addCall, body, form } from "./receive.js";
+import { read, size, textOf, whole } from "./files.js";
+import { resultOf } from "./tools.js";
 import { KEYS, meant } from "./shortcuts.js";
 import * as branches from "./branches.js";
 import { kinds } from "./code.js";
@@ -145,14 +146,23 @@ assert.equal(texts(), "abcd");
 branches.remove(chat, [...chat.turns]);
 assert.equal(texts(), "");
 
-// Calls of tools are shown as code.
-const called = { text: "", drafted: [] };
-const calls = new Calls(called);
-calls.push({ name: "look", arguments: "" });
-calls.push({ arguments: '{"at": 1}' });
-calls.push({ name: "go", arguments: "{}" });
-calls.close();
-assert.equal(called.text, '```json\nlook {"at": 1}\n```\n\n```json\ngo {}\n```');
+// Calls of tools come in parts; what was called is sent again with its results, also where there is none.
+const called = { role: "assistant", text: "So:" };
+addCall(called, { index: 0, id: "a", function: { name: "look", arguments: "" } });
+addCall(called, { index: 0, function: { arguments: '{"at": 1}' } });
+addCall(called, { index: 1, id: "b", function: { name: "go", arguments: "{}" } });
+assert.deepEqual(called.calls.map((one) => one.name + one.arguments), ['look{"at": 1}', "go{}"]);
+called.calls[0].result = "42";
+const [asked, answered, ...told] = body([{ role: "user", text: "Hi" }, called], "", {}).messages;
+assert.deepEqual(asked, { role: "user", content: "Hi" });
+assert.deepEqual(answered.tool_calls.map((one) => one.function.name), ["look", "go"]);
+assert.deepEqual(told.map((one) => [one.role, one.tool_call_id, one.content]), [
+  ["tool", "a", "42"],
+  ["tool", "b", "The call was not made."],
+]);
+const image = { type: "image", mimeType: "image/png", data: "AAAA" };
+assert.equal(resultOf({ content: [{ type: "text", text: "a" }, image, { type: "resource", resource: { text: "b" } }] }), "a\n[image, image/png]\nb");
+assert.equal(resultOf({}), "");
 
 // Files: UTF-8, or Latin-1 as Windows writes it; no other bytes.
 const bytes = (...given) => Uint8Array.from(given).buffer;
@@ -160,6 +170,14 @@ assert.equal(textOf(new TextEncoder().encode("né\r\nb").buffer), "né\nb");
 assert.equal(textOf(bytes(0x6e, 0xe9, 0x0d, 0x0a, 0x62)), "né\nb");
 assert.equal(textOf(bytes(0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a)), null);
 assert.equal(textOf(bytes(0x61, 0)), null);
+assert.deepEqual(await read(new File(["x = 1\n"], "a.py")), { name: "a.py", text: "x = 1\n" });
+await assert.rejects(read(new File(["%PDF-1.7"], "b.pdf")), /b.pdf is a PDF: pdftotext makes a text of it/);
+const files = [{ name: "a.py", text: "x = 1\n```\n" }, { name: "b.txt", text: "ü" }];
+assert.equal(whole({ text: "What is it?", files }), "What is it?\n\na.py:\n````py\nx = 1\n```\n````\n\nb.txt:\n```txt\nü\n```");
+assert.equal(whole({ text: "", files: files.slice(1) }), "b.txt:\n```txt\nü\n```");
+assert.equal(whole({ text: "a" }), "a");
+assert.equal(size(files[0]), "2 lines, about 3 tokens");
+assert.equal(size(files[1]), "1 line, about 1 token");
 
 // Keys: with Ctrl or the command key everywhere, letters only where nothing is written.
 const pressed = (key, more = {}, isWriting = false) => meant({ key, ...more }, isWriting);

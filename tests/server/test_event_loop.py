@@ -24,6 +24,7 @@ from forerun.server.api import (
     anthropic,
     embeddings,
     llama_server,
+    mcp,
     ollama,
     openai,
     rerank,
@@ -37,7 +38,18 @@ from tests.server.test_fields_fuzz import BODIES, CHATS
 pytest.importorskip("llguidance", reason="calls that are required have a grammar")
 pytest.importorskip("torch", reason="Hugging Face's, which makes the model")
 
-ROUTERS = (openai, responses, llama_server, embeddings, rerank, tokens, ollama, pull, anthropic)
+ROUTERS = (
+    openai,
+    responses,
+    llama_server,
+    embeddings,
+    rerank,
+    tokens,
+    ollama,
+    pull,
+    anthropic,
+    mcp,
+)
 MOST_S = 0.1
 """Of the event loop's own processor time, between two turns."""
 Document = dict[str, Any]

@@ -16,6 +16,7 @@ from forerun.server import pull
 from forerun.server.api import ollama
 from forerun.server.schema import RequestBody
 from tests.server.conftest import running, tool
+from tests.server.mcp_servers import mcp_server
 
 pytestmark = pytest.mark.slow
 
@@ -43,6 +44,7 @@ BODIES: dict[str, dict[str, Any]] = {
     "/api/show": {},
     "/api/pull": {"stream": False},
     "/models/unload": {},
+    "/mcp-rest/tools/call": {"server_id": "weather", "name": "get_weather"},
 }
 HIDDEN: dict[str, type[RequestBody]] = {
     "/api/chat": ollama.OllamaChat,
@@ -140,7 +142,13 @@ OBJECTS: dict[str, Any] = {
 @pytest.fixture(scope="module")
 def url(default_model) -> Iterator[str]:
     load = lambda: LLM(str(default_model), drafter="prompt_lookup", max_model_len=64)  # noqa: E731
-    with running(load, embeddings=True, strict_model_name=False) as (found, _):
+    with (
+        mcp_server() as (mcp_url, mcp),
+        running(
+            load, embeddings=True, strict_model_name=False, mcp_server=(f"weather={mcp_url}",)
+        ) as (found, _),
+    ):
+        mcp.streams = False  # two messages fewer for each call
         yield found
 
 

@@ -138,3 +138,14 @@ def test_a_dropped_model_gives_its_memory_back_and_a_signal_waits_for_the_other(
         assert server.wait(120) == 0
         reader.join(10)
     assert reader.text.endswith("data: [DONE]\n\n")
+
+
+def test_the_page_is_opened_once_the_model_is_ready(default_model, tmp_path, monkeypatch):
+    browser, opened = tmp_path / "browser", tmp_path / "opened"
+    browser.write_text(f'#!/bin/sh\necho "$1" >> {opened}\nsleep 3\n')  # one that does not end
+    browser.chmod(0o700)
+    monkeypatch.setenv("BROWSER", str(browser))
+    with apart(default_model, *SMALL, "--open") as (_, url, _said):
+        wait_until(opened.exists)
+        assert httpx.get(url).status_code == 200
+    assert opened.read_text() == f"{url}\n"

@@ -133,6 +133,8 @@ TRIED = [
     ("/tokenize", {}, 400),
     ("/detokenize", {"tokens": [1]}, 200),
     ("/detokenize", {"tokens": [-1]}, 400),
+    ("/mcp-rest/tools/list", None, 200),
+    ("/mcp-rest/tools/call", {"server_id": "a", "name": "b"}, 501),
     ("/health", None, 200),
     ("/v1/models", None, 200),
     ("/v1/models/{name}", None, 404),

@@ -164,7 +164,9 @@ def _usage(error: click.UsageError, path: str) -> str:
     if isinstance(error, click.NoSuchOption):
         word = error.option_name
         close = [each for each in error.possibilities or () if each[:2] == word[:2]]
-        close = difflib.get_close_matches(word.partition("=")[0], close, 1, ALIKE)
+        typed = word.partition("=")[0]
+        swapped = [each for each in close if sorted(each) == sorted(typed)]  # --prot, --port
+        close = swapped or difflib.get_close_matches(typed, close, 1, ALIKE)
         hint = f": did you mean {close[0]}?" if close else ";"
         if word[1:].isdigit():
             hint = ": put -- before a text that begins with a dash;"

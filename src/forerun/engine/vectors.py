@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
-from forerun.core.errors import RequestError
 from forerun.core.params import BATCH_PRIORITY, SamplingParams
 from forerun.engine.loop import Request
+from forerun.text.reranker import pairs
 
 Vectors = NDArray[np.float32]
 Pooling = Literal["last", "mean", "none"]
 """The last token's state, the mean of all, or all."""
+AT_ONCE = 8
+"""Texts whose states the head reads at once: it reads the whole vocabulary, and nothing else decodes meanwhile."""
 _LARGEST = 32760
 """Of whole numbers that fit 16 bits."""
 
@@ -60,7 +63,7 @@ class PoolingRequestOutput:
 
 @dataclass(frozen=True, slots=True)
 class ScoringOutput:
-    """How alike two texts are: the cosine of the angle between their vectors."""
+    """How alike two texts are: the cosine of the angle between their vectors; of a reranker the chance of yes."""
 
     score: float
 
@@ -118,18 +121,24 @@ def _vector(request: Request) -> Vectors:
 def scores(
     firsts: list[EmbeddingRequestOutput], seconds: list[EmbeddingRequestOutput]
 ) -> list[ScoringRequestOutput]:
-    """Compare texts pair by pair; one is compared with all others. Raises RequestError for other numbers of them."""
-    if len(firsts) == 1:
-        firsts = firsts * len(seconds)
-    if len(firsts) != len(seconds):
-        raise RequestError(
-            f"{len(firsts)} and {len(seconds)} texts cannot be compared: give one, or as many of both"
-        )
+    """Compare texts by their vectors. Raises RequestError as `pairs`."""
     return [
         ScoringRequestOutput(
             f"{a.request_id}-{b.request_id}",
             ScoringOutput(float(np.dot(a.outputs.embedding, b.outputs.embedding))),
             [*a.prompt_token_ids, *b.prompt_token_ids],
         )
-        for a, b in zip(firsts, seconds, strict=True)
+        for a, b in pairs(firsts, seconds)
     ]
+
+
+def judged(
+    requests: Sequence[Request], score: Callable[[Vectors], Vectors]
+) -> Iterator[ScoringRequestOutput]:
+    """Score the last states (n, D) of requests that were read with `params`, a few at once."""
+    for start in range(0, len(requests), AT_ONCE):
+        some = requests[start : start + AT_ONCE]
+        found = score(np.concatenate([one.runs[0].states() for one in some]))
+        for one, value in zip(some, found.tolist(), strict=True):
+            tokens = one.output().prompt_token_ids
+            yield ScoringRequestOutput(one.id, ScoringOutput(value), tokens)

@@ -20,6 +20,7 @@ from forerun.server.api import (
     anthropic,
     embeddings,
     llama_server,
+    mcp,
     ollama,
     openai,
     rerank,
@@ -43,8 +44,8 @@ CLOSE_S = 1.0
 
 
 def new_app(served: ServedModels) -> FastAPI:
-    """Make the application; the first model begins to load when it starts."""
-    config = served.config
+    """Make the application; the first model begins to load when it starts. Raises ConfigError for wrong MCP servers."""
+    config, tools = served.config, mcp.ToolBox(served.config)
 
     @asynccontextmanager
     async def lifespan(app: FastAPI) -> AsyncIterator[None]:
@@ -52,6 +53,7 @@ def new_app(served: ServedModels) -> FastAPI:
         sleeper = asyncio.create_task(served.sleep_idle())
         yield
         sleeper.cancel()
+        tools.close()
         await asyncio.to_thread(served.close, CLOSE_S)
 
     app = FastAPI(
@@ -62,14 +64,26 @@ def new_app(served: ServedModels) -> FastAPI:
         redoc_url=None,
         redirect_slashes=False,
     )
-    app.state.served = served
+    app.state.served, app.state.tools = served, tools
     key = () if config.api_key is None else (401,)
     statuses = (*openapi.POST, *key)
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
     app.include_router(ollama.lists)
-    app.include_router(status.router, responses=openapi.errors((*openapi.GET, *key)))
+    for lists in (status.router, mcp.lists):
+        app.include_router(lists, responses=openapi.errors((*openapi.GET, *key)))
     for module in (
-        *(openai, responses, llama_server, embeddings, rerank, tokens, ollama, pull, anthropic),
+        *(
+            openai,
+            responses,
+            llama_server,
+            embeddings,
+            rerank,
+            tokens,
+            ollama,
+            pull,
+            anthropic,
+            mcp,
+        ),
     ):
         app.include_router(module.router, responses=openapi.errors(statuses))
     _add_errors(app)

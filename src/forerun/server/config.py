@@ -72,8 +72,15 @@ class ServerConfig:
     """Further names that the server is reached by, * for any; a server with a key answers to all."""
     allow_pull: bool = option(False)
     """Let clients fetch models of the Hugging Face Hub by /api/pull; those of a server with a key may without it."""
+    mcp_server: tuple[str, ...] = option((), "--mcp-config", metavar="[NAME=]URL")
+    """MCP servers (streamable HTTP) whose tools the page may offer the model, or a file mcp.json that lists them.
+
+    Their calls are shown and confirmed in the page. No other address is ever asked.
+    """
     page: bool = option(True, "--ui", "--webui")
     """Answer / with a page to chat in, which is loaded without the key."""
+    open: bool = option(False)
+    """Open the page in the browser once the model is ready."""
     max_prompt_len: int | None = option(None, group="Bounds")
     """Tokens of a prompt, at most; default: as many as the context holds."""
     max_n: int = option(MAX_N, group="Bounds")

@@ -26,9 +26,10 @@ _ERRORS = {
     429: "Too many requests are waiting: try again later.",
     500: "The model cannot be loaded, or the engine failed.",
     501: "The model, or the server as it was started, cannot do this.",
+    502: "An MCP server does not answer.",
     503: "The model is loading, or the server is shutting down.",
 }
-GET, POST = (403, 404, 421, 500, 501, 503), tuple(_ERRORS.keys() - {401})
+GET, POST = (403, 404, 421, 500, 501, 503), tuple(_ERRORS.keys() - {401, 502})
 """The errors of routes without a body, and with one, where no key is asked for."""
 
 

@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+import webbrowser
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
 from types import FrameType
@@ -33,6 +34,7 @@ from forerun.server.connections import (
 from forerun.server.middleware import FramingCheck
 from forerun.server.models import ModelSource, ServedModels
 from forerun.server.service import Service
+from forerun.system import background
 
 BACKLOG = 1024
 GRACE_S = 2
@@ -69,11 +71,12 @@ def serve(
     port = listener.getsockname()[1]
     host = f"[{config.host}]" if ":" in config.host else config.host
     say(f"listening on http://{host}:{port}")
+    page = f"http://{host}:{port}" if config.open and config.page else None
     if config.api_key is None and not config.is_local:
         say(
             "no API key is set: anyone who can reach this address can use the server (--api-key-file)"
         )
-    server = Server(served, say)
+    server = Server(served, say, page)
     server.run(sockets=[listener])
     if served.error is not None:
         raise served.error
@@ -183,11 +186,14 @@ class HttpServer(uvicorn.Server):
 class Server(HttpServer):
     """The server of the served models."""
 
-    def __init__(self, served: ServedModels, say: Callable[[str], object]) -> None:
+    def __init__(
+        self, served: ServedModels, say: Callable[[str], object], page: str | None = None
+    ) -> None:
+        """`page` is an address to open in the browser when the first model is ready."""
         super().__init__(
             new_app(served), served.config, say, lambda: served.num_running, served.cancel_all
         )
-        self._served = served
+        self._served, self._page = served, page
         served.on_loaded, served.on_dropped = self.loaded, self.dropped
 
     def loaded(self, service: Service) -> None:
@@ -210,6 +216,9 @@ class Server(HttpServer):
             + f"; at first use: {', '.join(others)}"
             * bool(others)
         )
+        if (page := self._page) is not None:
+            self._page = None
+            background.watch("forerun-page", lambda: webbrowser.open(page))  # some wait for its end
 
     def dropped(self, service: Service) -> None:
         """Say that a model has made room for another."""

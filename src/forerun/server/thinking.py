@@ -10,7 +10,6 @@ from pydantic import BeforeValidator
 
 from forerun.server.errors import must_be
 from forerun.server.schema import NestedFields
-from forerun.text.parsing.parser import ReasoningTags
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -97,19 +96,3 @@ class Thought:
         return {
             name: value for name, value in switches.items() if value is not None and name in names
         }
-
-
-def without_thought(text: str, marks: ReasoningTags | None) -> str:
-    """End a prompt behind an empty thought, for a model whose template has no switch."""
-    begun = text.rstrip()
-    if marks is None or begun.endswith(marks.close):
-        return text
-    before = begun if begun.endswith(marks.open) else text + marks.open
-    return f"{before}\n\n{marks.close}\n\n"
-
-
-def with_thought(text: str, marks: ReasoningTags | None) -> str:
-    """End a prompt in a thought, for a model whose template leaves its beginning to it."""
-    if marks is None or text.rstrip().endswith((marks.open, marks.close)):
-        return text
-    return f"{text}{marks.open}\n"

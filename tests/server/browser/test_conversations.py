@@ -305,6 +305,25 @@ def test_conversations_are_searched_and_renamed(browser, url):
         expect(titles).to_have_count(1)
 
 
+def test_a_pinned_conversation_stays_at_the_top(browser, url):
+    with opened(browser, url) as page:
+        answer_with(page, streamed([("no", {"content": "no"})]))
+        titles = page.locator("#chats .title")
+        for text in ("First", "Second"):
+            page.click("#new")
+            send(page, text)
+        page.hover("#chats li >> nth=1")
+        page.get_by_label("Pin First", exact=True).click()
+        expect(titles).to_have_text(["★ First", "Second"])
+        page.click("#new")
+        send(page, "Third")
+        page.reload()
+        expect(titles).to_have_text(["★ First", "Third", "Second"])
+        page.hover("#chats li >> nth=0")
+        page.get_by_label("Unpin First").click()
+        expect(titles).to_have_text(["Third", "Second", "First"])
+
+
 def test_all_conversations_are_taken_along_as_one_file(browser, url, tmp_path):
     file = tmp_path / "all.json"
     with opened(browser, url) as page:
@@ -368,7 +387,7 @@ def test_the_list_has_room_for_what_can_be_done(browser, url, width):
         if width < 800:
             page.click("#open-side")
         page.hover("#chats li")
-        for name in ("Rename", "Delete"):
+        for name in ("Pin", "Rename", "Delete"):
             box = page.locator("#chats").get_by_label(name).bounding_box()
             assert box["x"] + box["width"] <= page.locator("#side").bounding_box()["width"]
         assert page.locator("#side").evaluate("one => one.scrollWidth <= one.clientWidth")

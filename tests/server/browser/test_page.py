@@ -13,6 +13,7 @@ from tests.server.browser.page import (
     THINKS,
     answer_with,
     ended,
+    expect,
     opened,
     send,
     set_field,
@@ -131,6 +132,8 @@ def test_the_model_is_chosen_among_all_that_are_served(browser, llm):
         page.locator("#models").wait_for()
         send(page, "Hi")
         assert [one["model"] for one in bodies] == ["one", "two"]
+        for name, number in (("one", 0), ("two", 1)):
+            assert page.locator(".meter .words").nth(number).inner_text().startswith(name)
         assert page.locator("#models").input_value() == "two"
 
 
@@ -156,26 +159,108 @@ def test_who_cannot_see_the_page_is_told_what_happens(browser, url):
         assert page.locator("#shade").get_attribute("aria-pressed") == "false"
 
 
-def test_files_that_are_dropped_are_read_if_they_are_texts(browser, url):
-    drop = """files => {
-      const data = new DataTransfer();
-      for (const [name, bytes] of files) data.items.add(new File([new Uint8Array(bytes)], name));
-      document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
-    }"""
+DROP = """files => {
+  const data = new DataTransfer();
+  for (const [name, bytes] of files) data.items.add(new File([new Uint8Array(bytes)], name));
+  document.body.dispatchEvent(new DragEvent("drop", {dataTransfer: data, bubbles: true, cancelable: true}));
+}"""
+SENT = "What is it?\n\na.py:\n````py\nx = 1\n```\n````\n\nb.txt:\n```txt\nü\n```"
+
+
+def test_texts_go_with_a_message_as_chips_and_all_else_is_refused(browser, url):
     with opened(browser, url) as page:
+        chips = page.locator("#files li")
         page.fill("#prompt", "What is it?")
-        page.evaluate(drop, [["a.py", [*b"x = 1\r\n```\n"]], ["b.txt", [*"ü".encode()]]])
-        page.wait_for_function("() => document.getElementById('prompt').value.includes('b.txt')")
-        expected = "What is it?\n\na.py:\n````py\nx = 1\n```\n````\n\nb.txt:\n```txt\nü\n```\n\n"
-        assert page.input_value("#prompt") == expected
+        page.evaluate(
+            DROP, [["a.py", [*b"x = 1\r\n```\n"]], ["b.txt", [*"ü".encode()]], ["c", [99]]]
+        )
+        expect(chips).to_have_count(3)
+        assert chips.first.inner_text().replace("\n", " ") == "a.py 2 lines, about 3 tokens ✕"
+        page.get_by_label("Remove c").click()
+        expect(chips).to_have_count(2)
         assert page.locator("#trouble").is_hidden()
-        page.evaluate(drop, [["c.png", [137, 80, 78, 71, 0, 255]]])
+        page.evaluate(DROP, [["c.png", [137, 80, 78, 71, 0, 255]]])
         page.locator("#trouble").get_by_text("c.png is not text").wait_for()
+        page.evaluate(DROP, [["e.pdf", [*b"%PDF-1.7"]]])
+        page.locator("#trouble").get_by_text("e.pdf is a PDF: pdftotext").wait_for()
         page.set_input_files(
             "#file", {"name": "d.txt", "mimeType": "text/plain", "buffer": b"x" * 2_000_000}
         )
         page.locator("#trouble").get_by_text("d.txt has 1.9 MiB: files of up to 1 MiB").wait_for()
-        assert page.input_value("#prompt") == expected
+        page.reload()  # what was not sent stays
+        expect(chips).to_have_count(2)
+        assert page.input_value("#prompt") == "What is it?"
+        bodies = answer_with(page, streamed([("ok", {"content": "ok"})]))
+        send(page, "What is it?")
+        expect(chips).to_have_count(0)
+        assert bodies[0]["messages"][-1]["content"] == SENT
+        assert page.locator(".user .text").inner_text() == "What is it?"
+        page.locator(".attached summary").first.click()
+        assert page.locator(".attached pre").first.inner_text() == "x = 1\n```\n"
+        page.fill("#search", "x = 1")  # files are searched too
+        expect(page.locator("#chats li")).to_have_count(1)
+        page.locator(".user >> text=Edit").click()
+        page.fill(".editor textarea", "And now?")
+        page.click(".editor .main")
+        ended(page)
+        assert bodies[1]["messages"][-1]["content"] == SENT.replace("What is it?", "And now?")
+
+
+def test_a_refused_message_comes_back_with_its_files(browser, url):
+    with opened(browser, url) as page:
+        page.evaluate(DROP, [["long.txt", [*b"word " * 4000]]])
+        page.locator("#files li").wait_for()
+        page.press("#prompt", "Enter")  # a file alone is a message
+        page.locator("#trouble >> text=tokens").wait_for()
+        expect(page.locator("#files li")).to_have_count(1)
+        assert page.locator(".turn").count() == 0
+
+
+VOICES = """(() => {
+  window.spoken = [];
+  const own = {
+    getVoices: () => [{name: "far", localService: false}, {name: "near", lang: "en-US", localService: true}],
+    addEventListener() {}, cancel() {}, speak: (one) => window.spoken.push([one.text, one.voice.name]),
+  };
+  Object.defineProperty(window, "speechSynthesis", {value: own});
+  window.SpeechSynthesisUtterance = function (text) { this.text = text; };
+})()"""
+
+
+def test_an_answer_is_spoken_by_a_voice_of_this_machine_alone(browser, url):
+    with opened(browser, url) as page:
+        bodies = answer_with(page, streamed([("**ok**", {"content": "**ok**"})]))
+        send(page, "Hi")
+        assert page.locator("text=Listen").is_hidden()  # there is no voice here
+        page.add_init_script(VOICES)
+        page.reload()
+        page.locator("text=Listen").click()
+        assert page.evaluate("window.spoken") == [["ok", "near"]]
+        page.locator("text=Stop the voice").click()
+        page.locator("text=Listen").wait_for()
+        assert len(bodies) == 1
+
+
+def test_what_signs_mean_is_told_in_words_and_which_drafter_runs(browser, url):
+    with opened(browser, url) as page:
+        page.locator("#model >> text=tiny").wait_for()
+        page.click("#help")
+        said = page.locator("#keys").inner_text()
+        assert "guessed by the drafter; the model has checked it and found it right" in said
+        assert "tokens of the answer for each pass" in said
+        page.click("#keys .main")
+        page.click("#open-settings")
+        assert page.locator("#drafter").inner_text() == "with prompt_lookup, the server's drafter"
+        page.fill("#settings [name=max_draft]", "1")
+        page.click("#settings .main")
+        bodies = answer_with(page, streamed([("ok", {"content": "ok"})]))
+        send(page, "Hi")
+        page.click("#open-settings")
+        page.uncheck("#drafting")
+        page.click("#settings .main")
+        send(page, "Hi")
+        given = [one["speculative"] for one in bodies]
+        assert given == [{"max_draft": 1}, {"drafter": "none"}]
 
 
 @pytest.mark.slow
@@ -194,7 +279,11 @@ def test_axe_finds_nothing(browser, url, scheme, width):
 
     with opened(browser, url, color_scheme=scheme, viewport=size, bypass_csp=True) as page:
         assert findings(page) == []
-        answer_with(page, streamed([*THINKS[:4], *pieces]))
+        call = {"index": 0, "id": "a", "function": {"name": "look", "arguments": "{}"}}
+        answer_with(page, streamed([*THINKS[:4], *pieces, ("", {"tool_calls": [call]})]))
+        page.evaluate(DROP, [["a.py", [*b"x = 1"]]])
+        page.locator("#files li").wait_for()
+        assert findings(page) == []
         send(page, "Show")
         send(page, "Show " * 2000)
         page.locator(".thought summary").first.click()
@@ -204,6 +293,9 @@ def test_axe_finds_nothing(browser, url, scheme, width):
         page.locator(".user >> text=Edit").first.click()
         assert findings(page) == []
         page.click("#open-settings")
+        assert findings(page) == []
+        page.keyboard.press("Escape")
+        page.click("#help")
         assert findings(page) == []
         page.keyboard.press("Escape")
         if width < 800:

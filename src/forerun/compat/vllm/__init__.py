@@ -49,8 +49,8 @@ __getattr__ = of_module(
     __all__,
     {
         "LLMEngine": "LLM.submit queues a prompt, AsyncLLM serves many",
-        "ClassificationOutput": "models generate and embed: LLM.score compares vectors",
-        "ClassificationRequestOutput": "models generate and embed: LLM.score compares vectors",
+        "ClassificationOutput": "models generate and embed: LLM.score compares texts",
+        "ClassificationRequestOutput": "models generate and embed: LLM.score compares texts",
         "PoolingParams": "LLM.embed(pooling=...) and LLM.encode(pooling_task=...) say how",
         "ModelRegistry": "models are read by their files' architecture (docs/models.md)",
     },

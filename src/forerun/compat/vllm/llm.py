@@ -15,7 +15,7 @@ from forerun.text.prompt import Prompt, encode_all, end_texts
 
 _INSTEAD = {
     "beam_search": "there is no beam search: SamplingParams(n=...) gives several answers",
-    "classify": "models generate and embed: score compares vectors",
+    "classify": "models generate and embed: score compares texts",
     "sleep": "close releases the weights; forerun serve --sleep-idle-seconds does so when idle",
     "wake_up": "make the LLM again after close",
     "collective_rpc": "a model runs in this process: llm.model is it",

@@ -16,8 +16,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, astuple, dataclass
 from operator import add
 
-import torch
-from torch.nn import functional
+import numpy as np
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
@@ -126,8 +125,10 @@ def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCac
     rows = hidden[window.first - 1 - window.start :]
     nll = 0.0
     for start in range(0, len(rows), HEAD_ROWS):
-        logits = torch.from_numpy(model.head(rows[start : start + HEAD_ROWS]))
+        logits = model.head(rows[start : start + HEAD_ROWS])  # (HEAD_ROWS, V)
+        logits = logits - logits.max(1, keepdims=True)
         begin = window.first + start
-        goal = torch.tensor(tokens[begin : begin + len(logits)])
-        nll += float(functional.cross_entropy(logits, goal, reduction="none").double().sum())
+        goal = logits[np.arange(len(logits)), tokens[begin : begin + len(logits)]]
+        sums = np.exp(logits).sum(1, dtype=np.float64)
+        nll += float((np.log(sums) - goal).sum())
     return Score(len(rows), nll, time.perf_counter() - begin_s)

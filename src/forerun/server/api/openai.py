@@ -25,17 +25,11 @@ from forerun.server.models import FromBody
 from forerun.server.openapi import OBJECT, answers, list_of
 from forerun.server.schema import TEXT_OR_PARTS, SampledAnswer, listed
 from forerun.server.service import Service
-from forerun.server.thinking import (
-    Reasoning,
-    ThinkingField,
-    Thought,
-    with_thought,
-    without_thought,
-)
+from forerun.server.thinking import Reasoning, ThinkingField, Thought
 from forerun.server.writer import NewParser
 from forerun.text.messages import render_unfinished
 from forerun.text.parsing.calls import schemas_of
-from forerun.text.parsing.forms import has_special_marks
+from forerun.text.parsing.forms import has_special_marks, with_thought, without_thought
 from forerun.text.prompt import Encoded, with_instructions
 
 router = APIRouter(route_class=JsonRoute)

@@ -15,6 +15,7 @@ import numpy as np
 from fastapi import APIRouter
 from starlette.responses import Response
 
+from forerun.core.errors import RequestError
 from forerun.engine import vectors
 from forerun.engine.vectors import Vectors, normalized
 from forerun.server.api.embeddings import check_texts, pooling_of, read_states
@@ -25,20 +26,11 @@ from forerun.server.models import FromBody
 from forerun.server.openapi import answers
 from forerun.server.schema import RequestBody
 from forerun.server.service import Service
-from forerun.server.thinking import Thought, without_thought
 from forerun.server.writer import Document
 from forerun.text.prompt import Encoded, end_texts
+from forerun.text.reranker import INSTRUCTION, Reranker, is_reranker
 
 router = APIRouter(route_class=JsonRoute)
-_SYSTEM = (
-    "Judge whether the Document meets the requirements based on the Query and the Instruct provided. "
-    'Note that the answer can only be "yes" or "no".'
-)
-_INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
-"""What Qwen3-Reranker was trained with, as its model card says."""
-
-HEAD_ROWS = 8
-"""Documents that are scored at once, while nothing else decodes."""
 
 
 class RerankRequest(RequestBody):
@@ -55,7 +47,7 @@ class RerankRequest(RequestBody):
     """Add the texts."""
     priority: int | None = None
     """As of embeddings."""
-    instruction: str = _INSTRUCTION
+    instruction: str = INSTRUCTION
     """What makes a document relevant, for a causal reranker."""
 
     def check(self) -> None:
@@ -82,7 +74,7 @@ class RerankRequest(RequestBody):
 async def rerank(service: FromBody, request: JsonRequest, body: RerankRequest) -> Response:
     """Order documents by their relevance to a query."""
     name, texts = service.name(body.model), body.given()
-    is_causal = not service.config.embeddings or "rerank" in service.llm().path.name.lower()
+    is_causal = not service.config.embeddings or is_reranker(service.llm().path)
     score = _by_answer if is_causal else _by_vectors
     scores, num_tokens = await score(service, request, body, texts)
     order = np.argsort(-scores, kind="stable")[: body.top_n].tolist()
@@ -100,20 +92,14 @@ async def _by_answer(
     service: Service, request: JsonRequest, body: RerankRequest, texts: Sequence[str]
 ) -> tuple[Vectors, int]:
     """Score by the next token after the question. Raises ApiError for a model without such tokens."""
-    llm = service.llm()
-    yes, no = (llm.tokenizer.encode(word, bos=False)[0] for word in ("yes", "no"))
-    if yes == no:
-        raise invalid(
-            "this model has no tokens for yes and no: start it with --embeddings", "model"
-        )
-    thinking = service.form.thinking
+    llm, template = service.llm(), service.template
+    try:
+        reranker = Reranker.of(llm.tokenizer, template)
+    except RequestError as error:
+        raise invalid(f"{error}: start it with --embeddings", "model") from None
 
     def prompt(document: str) -> str:
-        off = Thought(is_on=False).variables(service.template.names)
-        asked = f"<Instruct>: {body.instruction}\n<Query>: {body.query}\n<Document>: {document}"
-        messages = [{"role": "system", "content": _SYSTEM}, {"role": "user", "content": asked}]
-        text = service.template.render(messages, True, None, service.template_kwargs | off)
-        return text if off else without_thought(text, thinking)
+        return reranker.prompt(body.query, document, body.instruction, service.template_kwargs)
 
     prompts = await service.aside(request, service.render(lambda: [*map(prompt, texts)]))
 
@@ -125,16 +111,15 @@ async def _by_answer(
         service, request, encode, len(texts), params, "documents"
     )
 
-    def logits() -> Vectors:
+    def judged() -> Vectors:
         found = []
-        for start in range(0, len(states), HEAD_ROWS):
-            rows = np.concatenate(states[start : start + HEAD_ROWS])
+        for start in range(0, len(states), vectors.AT_ONCE):
+            rows = np.concatenate(states[start : start + vectors.AT_ONCE])
             with llm.loop.lock():  # released in between: the head reads the whole vocabulary
-                found.append(llm.model.head(rows)[:, [yes, no]])
+                found.append(reranker.scores(llm.model.head(rows)))
         return np.concatenate(found)
 
-    found = await asyncio.to_thread(logits)
-    return 1 / (1 + np.exp(found[:, 1] - found[:, 0])), num_tokens
+    return await asyncio.to_thread(judged), num_tokens
 
 
 async def _by_vectors(

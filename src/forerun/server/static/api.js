@@ -40,6 +40,16 @@ export async function models() {
   return found.data;
 }
 
+/** The MCP servers that this server asks: {server_id, tools, error} of each. */
+export async function toolServers() {
+  return (await (await ask("mcp-rest/tools/list")).json()).servers;
+}
+
+/** Call a tool: {server_id, name, arguments}; its result as the protocol has it. */
+export async function callTool(call) {
+  return (await ask("mcp-rest/tools/call", { method: "POST", body: JSON.stringify(call) })).json();
+}
+
 /** The chunks of an answer as they come. Throws ApiError, and AbortError when `signal` ends it. */
 export async function* stream(body, signal) {
   const answer = await ask("v1/chat/completions", { method: "POST", body: JSON.stringify(body), signal });

@@ -1,6 +1,7 @@
-// The field to write in: what is not sent stays over a reload, files are read into it.
+// The field to write in, and files that go with it: what is not sent stays over a reload.
 
-import { quoted } from "./files.js";
+import { read, size } from "./files.js";
+import { make } from "./render.js";
 import { here } from "./store.js";
 import { grow } from "./turns.js";
 
@@ -10,10 +11,11 @@ const byId = (id) => document.getElementById(id);
 const RIGHT_TO_LEFT = /^\P{L}*[\u0590-\u08ff\ufb1d-\ufdff\ufe70-\ufefc]/u;
 
 export class Composer {
-  /** `act` has send(text), which says whether it was sent, and tell(text) for what goes wrong. */
+  /** `act` has send(text, files), which says whether they were sent, and tell(text) for what goes wrong. */
   constructor(act) {
     this.act = act;
     this.prompt = byId("prompt");
+    this.files = [];
     this.prompt.addEventListener("input", () => this.write(this.prompt.value));
     this.prompt.addEventListener("keydown", (event) => {
       if (event.key !== "Enter" || event.shiftKey || event.isComposing) return;
@@ -22,10 +24,11 @@ export class Composer {
     });
     this.takeFiles();
     this.write(here.get("unsent") ?? "");
+    this.attach(JSON.parse(here.get("files") ?? "[]"));
   }
 
-  get text() {
-    return this.prompt.value;
+  get isEmpty() {
+    return !this.prompt.value && !this.files.length;
   }
 
   /** Put a text into the field, and keep it over a reload. */
@@ -36,9 +39,28 @@ export class Composer {
     grow(this.prompt);
   }
 
+  /** Take files in place of those that are there: {name, text} of each. */
+  attach(files) {
+    this.files = files;
+    here.set("files", JSON.stringify(files));
+    byId("files").replaceChildren(...files.map((file) => this.chip(file)));
+    byId("files").hidden = !files.length;
+  }
+
+  chip(file) {
+    const remove = () => {
+      this.attach(this.files.filter((one) => one !== file));
+      this.focus();
+    };
+    const button = make("button", { type: "button", className: "icon", "aria-label": `Remove ${file.name}`, title: "Remove", onclick: remove }, "✕");
+    return make("li", {}, make("strong", { dir: "auto" }, file.name), make("span", { className: "note" }, size(file)), button);
+  }
+
   submit() {
-    const text = this.text.trim();
-    if (text && this.act.send(text)) this.write("");
+    const text = this.prompt.value.trim();
+    if (!(text || this.files.length) || !this.act.send(text, this.files)) return;
+    this.write("");
+    this.attach([]);
   }
 
   focus() {
@@ -50,7 +72,7 @@ export class Composer {
     const chosen = byId("file");
     byId("attach").addEventListener("click", () => chosen.click());
     chosen.addEventListener("change", () => {
-      this.read([...chosen.files]);
+      this.take([...chosen.files]);
       chosen.value = "";
     });
     const holdsFiles = (event) => event.dataTransfer?.types.includes("Files");
@@ -64,22 +86,21 @@ export class Composer {
       body.classList.remove("dropping");
       if (!holdsFiles(event)) return;
       event.preventDefault(); // else the browser leaves the page for the file
-      this.read([...event.dataTransfer.files]);
+      this.take([...event.dataTransfer.files]);
     });
     this.prompt.addEventListener("paste", (event) => {
       const { files } = event.clipboardData;
       if (!files.length || event.clipboardData.types.includes("text/plain")) return;
       event.preventDefault();
-      this.read([...files]);
+      this.take([...files]);
     });
   }
 
-  async read(files) {
+  async take(files) {
     const troubles = [];
     for (const file of files) {
       try {
-        const text = await quoted(file);
-        this.write([this.text.trimEnd(), text].filter(Boolean).join("\n\n") + "\n\n");
+        this.attach([...this.files, await read(file)]);
       } catch (error) {
         troubles.push(error.message);
       }

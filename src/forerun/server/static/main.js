@@ -9,6 +9,7 @@ import { Settings } from "./settings.js";
 import { listen } from "./shortcuts.js";
 import { Side } from "./side.js";
 import * as store from "./store.js";
+import { Tools } from "./tools.js";
 import { TurnView } from "./turns.js";
 
 const byId = (id) => document.getElementById(id);
@@ -33,13 +34,22 @@ const settings = new Settings(applySettings, {
   },
 });
 
-const served = new Served(settings, tellFill);
+const served = new Served(settings, () => {
+  tellFill();
+  settings.tellDrafter(served.chosen?.drafter);
+  tools.connect();
+});
+const tools = new Tools(settings, () => {
+  const names = [...tools.offered().keys()];
+  byId("offered").textContent = names.length ? `The model may ask to call: ${names.join(", ")}` : "";
+  show();
+});
 
 const composer = new Composer({
   tell: tellTrouble,
-  send: (text) => {
+  send: (text, files) => {
     const isFree = !running.has(chat.id);
-    if (isFree) send(text);
+    if (isFree) send(text, files);
     else tellTrouble(BUSY);
     return isFree;
   },
@@ -61,9 +71,9 @@ const side = new Side({
     if (id === chat.id) open(store.newChat(settings.values.system));
     else list();
   },
-  rename: (id, name) => {
-    for (const one of [chat, running.get(id)?.chat]) if (one?.id === id) one.name = name;
-    store.rename(id, name);
+  note: (id, fields) => {
+    for (const one of [chat, running.get(id)?.chat]) if (one?.id === id) Object.assign(one, fields);
+    store.note(id, fields);
     list();
   },
   mark: (id) => {
@@ -125,7 +135,10 @@ function viewOf(turn) {
       chat.last = turn.parent;
       answer();
     },
-    goOn: () => more(turn),
+    goOn: () => (turn.calls?.length ? answer() : more(turn)),
+    decide: (call, isAllowed) => decide(turn, call, isAllowed),
+    isCalled: (call) => tools.running.has(call),
+    serverOf: (call) => tools.serverOf(call),
     isLast: () => chat.last === turn.id,
     versions: () => branches.versions(chat, turn),
     show: (one) => {
@@ -142,7 +155,7 @@ function edit(turn, text) {
   stop();
   if (turn.role === "user") {
     chat.last = turn.parent;
-    send(text);
+    send(text, turn.files);
     return;
   }
   const changed = { changed: store.now(), text, drafted: [], timings: null, reason: "changed", error: null };
@@ -150,15 +163,26 @@ function edit(turn, text) {
   keep();
 }
 
-function send(text) {
-  branches.add(chat, store.newTurn({ role: "user", text }));
+function send(text, files = []) {
+  branches.add(chat, store.newTurn({ role: "user", text, ...(files.length ? { files } : {}) }));
   answer();
+}
+
+/** Make a call, or not, as the reader says; when all are decided the answer goes on. */
+async function decide(turn, call, isAllowed) {
+  const own = chat;
+  await tools.decide(call, isAllowed, show);
+  turn.changed = store.now();
+  if (own !== chat) unread.add(own.id);
+  keep(own);
+  const isDecided = turn.calls.every((one) => one.result !== undefined);
+  if (isDecided && own === chat && chat.last === turn.id && !running.has(chat.id)) answer();
 }
 
 /** Let the model answer the last turn. */
 function answer() {
   const request = body(branches.path(chat), chat.system, fields());
-  run(branches.add(chat, store.newTurn({ role: "assistant", text: "", drafted: [] })), request);
+  run(branches.add(chat, store.newTurn({ role: "assistant", text: "", drafted: [], ...served.field() })), request);
 }
 
 /** Let the model go on with its last answer. */
@@ -169,7 +193,7 @@ function more(turn) {
   run(turn, request);
 }
 
-const fields = () => ({ ...settings.request(), ...served.field() });
+const fields = () => ({ ...settings.request(), ...served.field(), ...tools.field() });
 
 async function run(turn, request) {
   keep();
@@ -190,7 +214,7 @@ async function run(turn, request) {
   if (running.get(own.chat.id) === own) running.delete(own.chat.id);
   if (byId("trouble").textContent === BUSY) tellTrouble("");
   refresh();
-  byId("said").textContent = turn.error ?? "The answer has ended.";
+  byId("said").textContent = turn.error ?? (turn.calls ? "The model asks to call a tool." : "The answer has ended.");
   if (turn.refused && own.chat === chat) takeBack(turn);
   else if (own.chat.turns.includes(turn)) keep(own.chat);
   view.update();
@@ -220,11 +244,14 @@ async function attempt({ controller, turn, view }, request) {
 
 /** Take a message that the server refused out of the conversation, back into the field if nothing else answers it. */
 function takeBack(turn) {
-  const question = chat.turns.find((one) => one.id === turn.parent);
+  const question = chat.turns.find((one) => one.id === turn.parent && one.role === "user");
   const isAlone = branches.versions(chat, turn).length === 1;
   branches.remove(chat, isAlone && question ? [question, turn] : [turn]);
   tellTrouble(turn.error);
-  if (isAlone && question && !composer.text) composer.write(question.text);
+  if (isAlone && question && composer.isEmpty) {
+    composer.write(question.text);
+    composer.attach(question.files ?? []);
+  }
   if (chat.turns.length) keep();
   else store.remove(chat.id);
   show();
@@ -315,6 +342,7 @@ listen({
     byId("said").textContent = "The answer is copied.";
   },
 }, make);
+byId("help").addEventListener("click", () => byId("keys").showModal());
 byId("open-side").addEventListener("click", () => document.body.classList.toggle("side-open"));
 byId("close-side").addEventListener("click", () => document.body.classList.remove("side-open"));
 byId("shade").addEventListener("click", () => settings.set("tint", !settings.values.tint));

@@ -33,11 +33,12 @@ export class Meter {
     this.element = make("p", { className: "meter", hidden: true }, bar, this.words);
   }
 
-  show(timings) {
+  /** `model` is named where there are several. */
+  show(timings, model) {
     this.element.hidden = !timings || !timings.predicted_n;
     if (this.element.hidden) return;
     const { parts, share } = figures(timings);
     this.bar.style.width = `${share * 100}%`;
-    this.words.replaceChildren(...parts.map((part) => make("span", {}, part)));
+    this.words.replaceChildren(...[model, ...parts].filter(Boolean).map((part) => make("span", {}, part)));
   }
 }

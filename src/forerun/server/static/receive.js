@@ -1,10 +1,13 @@
 // One answer as it comes from the server, put into a turn.
 
 import { stream } from "./api.js";
+import { whole } from "./files.js";
+
+const NOT_CALLED = "The call was not made.";
 
 /** The body of a request for the next turn of a conversation, or for more of the last one if `goesOn`. */
 export function body(turns, system, fields, goesOn = false) {
-  const messages = turns.filter((turn) => turn.text).map(({ role, text }) => ({ role, content: text }));
+  const messages = turns.flatMap(messagesOf);
   if (system.trim()) messages.unshift({ role: "system", content: system });
   const thought = turns.at(-1)?.thought?.text;
   if (goesOn && thought) messages.at(-1).reasoning_content = thought;
@@ -17,6 +20,16 @@ export function body(turns, system, fields, goesOn = false) {
     timings_per_token: true,
     return_progress: true,
   };
+}
+
+/** A turn as messages: an answer that has called tools is followed by their results. */
+function messagesOf({ role, text, files, calls, thought }) {
+  const content = whole({ text, files });
+  if (!calls?.length) return content ? [{ role, content }] : [];
+  const made = calls.map(({ id, name, arguments: given }) => ({ id, type: "function", function: { name, arguments: given } }));
+  const thoughts = thought?.text ? { reasoning_content: thought.text } : {};
+  const results = calls.map(({ id, result }) => ({ role: "tool", tool_call_id: id, content: result ?? NOT_CALLED }));
+  return [{ role, content, ...thoughts, tool_calls: made }, ...results];
 }
 
 /** The fields of a request for what was written of the answer's form. Throws a SyntaxError for a schema that is none. */
@@ -33,7 +46,6 @@ export function form({ stop = "", schema = "", thinking = "" }) {
 /** Fill `turn` with the answer; `onchange` is called with each chunk. Throws what ended it early. */
 export async function follow(turn, request, signal, onchange) {
   const pieces = new Pieces();
-  const calls = new Calls(turn);
   for await (const chunk of stream(request, signal)) {
     const [choice] = chunk.choices;
     turn.progress = chunk.prompt_progress ?? null;
@@ -44,40 +56,19 @@ export async function follow(turn, request, signal, onchange) {
       for (const piece of pieces.take(thought)) add(turn.thought, piece);
     }
     if (content) for (const piece of pieces.take(content)) add(turn, piece);
-    for (const call of called ?? []) calls.push(call.function ?? {});
+    for (const call of called ?? []) addCall(turn, call);
     if (chunk.timings) turn.timings = chunk.timings;
-    if (choice?.finish_reason) {
-      calls.close();
-      turn.reason = choice.finish_reason;
-    }
+    if (choice?.finish_reason) turn.reason = choice.finish_reason;
     onchange();
   }
 }
 
-/** Calls of tools, as blocks of code in a turn's text: name and arguments. */
-export class Calls {
-  constructor(turn) {
-    this.turn = turn;
-    this.isOpen = false;
-  }
-
-  push({ name, arguments: given }) {
-    if (name) {
-      this.close();
-      this.write(`${this.turn.text ? "\n\n" : ""}\`\`\`json\n${name} `);
-      this.isOpen = true;
-    }
-    if (given) this.write(given);
-  }
-
-  close() {
-    if (this.isOpen) this.write("\n```");
-    this.isOpen = false;
-  }
-
-  write(text) {
-    add(this.turn, { text, from_draft: false });
-  }
+/** Take a part of a call into a turn's `calls`: {id, name, arguments}, the last a text of JSON. */
+export function addCall(turn, { index, id, function: { name = "", arguments: given = "" } = {} }) {
+  turn.calls ??= [];
+  const call = (turn.calls[index] ??= { id, name: "", arguments: "" });
+  call.name += name ?? "";
+  call.arguments += given ?? "";
 }
 
 /** What the model wrote, token by token, with its marks of thoughts; what is shown is found in it again, in order. */

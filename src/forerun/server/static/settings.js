@@ -12,6 +12,7 @@ const FIELDS = [
   { name: "repetition_penalty", label: "Repetition penalty", min: 0.01, max: 2, step: "0.01" },
   { name: "max_tokens", label: "Max tokens", min: 1, step: "1" },
   { name: "seed", label: "Seed", min: 0, step: "1" },
+  { name: "max_draft", label: "Most tokens of a draft", min: 1, step: "1", place: "drafting-fields" },
 ];
 
 const TEXTS = ["stop", "schema", "thinking"];
@@ -48,7 +49,7 @@ export class Settings {
     this.fill();
   }
 
-  number({ name, label, ...bounds }) {
+  number({ name, label, place = "sampling", ...bounds }) {
     const input = make("input", { type: "number", name, placeholder: "auto", inputMode: "decimal", ...bounds });
     input.addEventListener("input", () => {
       const sampling = { ...this.values.sampling };
@@ -56,7 +57,7 @@ export class Settings {
       if (input.value !== "" && input.validity.valid) sampling[name] = Number(input.value);
       this.set("sampling", sampling);
     });
-    byId("sampling").append(make("label", {}, make("span", {}, label), input));
+    byId(place).append(make("label", {}, make("span", {}, label), input));
     return input;
   }
 
@@ -102,8 +103,15 @@ export class Settings {
     this.dialog.showModal();
   }
 
+  /** Name the drafter that the server was started with. */
+  tellDrafter(name) {
+    byId("drafter").textContent = name && name !== "none" ? `with ${name}, the server's drafter` : "";
+  }
+
   /** The fields that a request is sent with. */
   request() {
-    return { ...this.values.sampling, ...form(this.values.form ?? {}), ...(this.values.drafting ? {} : { speculative: { drafter: "none" } }) };
+    const { max_draft: most, ...sampling } = this.values.sampling;
+    const speculative = this.values.drafting ? { max_draft: most } : { drafter: "none" };
+    return { ...sampling, ...form(this.values.form ?? {}), ...(this.values.drafting && !most ? {} : { speculative }) };
   }
 }

@@ -1,4 +1,4 @@
-// The list at the side: conversations to open, to search, to rename, to delete, to take along as a file.
+// The list at the side: conversations to open, to search, to pin, to rename, to delete, to take along as a file.
 
 import { make } from "./render.js";
 import * as store from "./store.js";
@@ -8,7 +8,7 @@ const byId = (id) => document.getElementById(id);
 const PAUSE = 150; // ms without a key before a search
 
 export class Side {
-  /** `act` has open(id), remove(id), rename(id, name), tell(text), changed() after an import, and mark(id): what there is to say
+  /** `act` has open(id), remove(id), note(id, {name} or {pinned}), tell(text), changed() after an import, and mark(id): what there is to say
    *  of a conversation, as {kind, text}. */
   constructor(act) {
     this.act = act;
@@ -37,7 +37,7 @@ export class Side {
     const title = store.called(head);
     const around = this.found?.get(head.id);
     const text = around && make("span", { className: "around" }, around);
-    const name = make("button", { type: "button", className: "title", dir: "auto", onclick: () => this.act.open(head.id) }, title, text);
+    const name = make("button", { type: "button", className: "title", dir: "auto", onclick: () => this.act.open(head.id) }, head.pinned ? `★ ${title}` : title, text);
     if (head.id === this.current) name.setAttribute("aria-current", "true");
     const mark = this.act.mark(head.id);
     const icon = (sign, what, onclick) => make("button", { type: "button", className: "icon", "aria-label": `${what} ${title}`, title: what, onclick }, sign);
@@ -46,6 +46,7 @@ export class Side {
       {},
       mark && make("span", { className: `mark ${mark.kind}`, role: "img", "aria-label": mark.text, title: mark.text }),
       name,
+      icon(head.pinned ? "★" : "☆", head.pinned ? "Unpin" : "Pin", () => this.act.note(head.id, { pinned: head.pinned ? 0 : 1 })),
       icon("✎", "Rename", () => this.rename(head, name)),
       icon("✕", "Delete", () => confirm("Delete this conversation?") && this.act.remove(head.id)),
     );
@@ -57,7 +58,7 @@ export class Side {
     const close = (isKept) => {
       if (!this.isRenaming) return;
       this.isRenaming = false;
-      if (isKept && input.value.trim() !== store.called(head)) this.act.rename(head.id, input.value.trim());
+      if (isKept && input.value.trim() !== store.called(head)) this.act.note(head.id, { name: input.value.trim() });
       this.show();
     };
     input.addEventListener("blur", () => close(true));

@@ -3,6 +3,7 @@
 // Tabs that have one conversation open merge it turn by turn: what one has added or removed, the others take over.
 
 import { goTo, path } from "./branches.js";
+import { whole } from "./files.js";
 
 const BEFORE = "forerun.chat."; // conversations were in localStorage under these names
 const SETTINGS = "forerun.settings";
@@ -105,9 +106,9 @@ function newId() {
   return crypto.getRandomValues(new Uint32Array(2)).join("-");
 }
 
-/** The heads of all conversations, the latest first: {id, title, time, name}. */
+/** The heads of all conversations, those that are pinned and then the latest first: {id, title, time, name, pinned}. */
 export function chats() {
-  return [...heads.values()].sort((a, b) => b.time - a.time);
+  return [...heads.values()].sort((a, b) => (b.pinned ?? 0) - (a.pinned ?? 0) || b.time - a.time);
 }
 
 /** One conversation; null if it is not kept. */
@@ -175,9 +176,9 @@ export async function merge(chat, follows) {
   const mine = new Map(chat.turns.map((turn) => [turn.id, turn]));
   const there = changes(theirs);
   const added = chat.turns.filter((turn) => !there.has(turn.id) && !before.has(turn.id));
-  const [{ name, system }, last] = [head, follows ? head.last : chat.last];
+  const [{ name, pinned, system }, last] = [head, follows ? head.last : chat.last];
   const turns = [...theirs.map((turn) => later(mine.get(turn.id), turn)), ...added];
-  mended(Object.assign(chat, { name, system, last, turns: turns.sort((a, b) => a.made - b.made) }));
+  mended(Object.assign(chat, { name, pinned, system, last, turns: turns.sort((a, b) => a.made - b.made) }));
   known.set(chat, there);
 }
 
@@ -196,9 +197,9 @@ export async function remove(id) {
   tabs.postMessage(id);
 }
 
-/** Call a conversation by a name of the user's; none is its first question. */
-export async function rename(id, name) {
-  const head = { ...heads.get(id), name };
+/** Note what the user says of a conversation: `name`, none is its first question; `pinned`, 1 or 0. */
+export async function note(id, fields) {
+  const head = { ...heads.get(id), ...fields };
   heads.set(id, head);
   await written((headStore) => headStore.put(head));
   tabs.postMessage(id);
@@ -212,8 +213,9 @@ export async function search(text) {
     const range = from && IDBKeyRange.lowerBound(from, true);
     const turns = await settled(db.transaction("turns").objectStore("turns").getAll(range, MANY));
     for (const turn of turns) {
-      const at = found.get(turn.chat) ? -1 : turn.text.toLowerCase().indexOf(sought);
-      if (at >= 0) found.set(turn.chat, turn.text.slice(Math.max(0, at - AROUND), at + sought.length + AROUND));
+      const text = found.get(turn.chat) ? "" : whole(turn);
+      const at = text.toLowerCase().indexOf(sought);
+      if (at >= 0) found.set(turn.chat, text.slice(Math.max(0, at - AROUND), at + sought.length + AROUND));
     }
     if (turns.length < MANY) break;
     from = [turns.at(-1).chat, turns.at(-1).id];
@@ -226,8 +228,8 @@ export const called = (head) => head.name || head.title || "New chat";
 
 /** The beginning of its first question. */
 export function title(chat) {
-  const first = path(chat).find((turn) => turn.role === "user")?.text ?? "";
-  return first.slice(0, 1000).trim().replace(/\s+/g, " ").slice(0, 80);
+  const first = path(chat).find((turn) => turn.role === "user");
+  return (first?.text || (first?.files ?? []).map((file) => file.name).join(", ")).slice(0, 1000).trim().replace(/\s+/g, " ").slice(0, 80);
 }
 
 export function settings() {

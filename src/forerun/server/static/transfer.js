@@ -43,7 +43,7 @@ function chatOf(given) {
     ids.add(turn.id);
   }
   const [last, time] = [ids.has(given.last) ? given.last : (turns.at(-1)?.id ?? null), numberOf(given.time) ?? now()];
-  return turns.length ? { id: given.id, name: textOf(given.name), system: textOf(given.system), time, turns, last } : null;
+  return turns.length ? { id: given.id, name: textOf(given.name), pinned: given.pinned ? 1 : 0, system: textOf(given.system), time, turns, last } : null;
 }
 
 function turnOf(given, earlier) {
@@ -54,8 +54,11 @@ function turnOf(given, earlier) {
     parent: earlier.has(given.parent) ? given.parent : null,
     role: given.role === "user" ? "user" : "assistant",
     text: given.text,
+    ...(given.model ? { model: textOf(given.model) } : {}),
     drafted: rangesOf(given),
     thought,
+    ...listed("files", given, ["name", "text"]),
+    ...listed("calls", given, ["id", "name", "arguments"], ["result"]),
     timings: timingsOf(given.timings),
     reason: textOf(given.reason) || null,
     error: textOf(given.error) || null,
@@ -66,6 +69,14 @@ function turnOf(given, earlier) {
 
 const textOf = (value) => (typeof value === "string" ? value : "");
 const numberOf = (value) => (Number.isFinite(value) ? value : null);
+
+/** A turn's files or calls, where all that is needed of each is text. */
+function listed(name, given, needed, others = []) {
+  const found = Array.isArray(given[name]) ? given[name] : [];
+  if (!found.length || !found.every((one) => needed.every((field) => typeof one?.[field] === "string"))) return {};
+  const kept = (one) => [...needed, ...others].filter((field) => typeof one[field] === "string").map((field) => [field, one[field]]);
+  return { [name]: found.map((one) => Object.fromEntries(kept(one))) };
+}
 
 function rangesOf({ drafted }) {
   const isRange = (one) => Array.isArray(one) && one.length === 2 && one.every(Number.isInteger);

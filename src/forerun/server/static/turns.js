@@ -1,7 +1,10 @@
 // One turn of a conversation on the page: its text, what can be done with it, and how it was decoded.
 
+import { size } from "./files.js";
 import { Meter } from "./meter.js";
 import { copyButton, make, Markdown } from "./render.js";
+import { readButton } from "./speech.js";
+import { CallsView } from "./tools.js";
 
 const PAUSE = 9; // times what drawing a turn took
 const LONG = 1500; // letters of a question
@@ -11,8 +14,8 @@ const ENDS = {
 };
 const CAN_GO_ON = ["length", "stopped", "changed"];
 
-/** `turn` is {role, text, drafted, thought, timings, reason, error}; `act` has edit(text), versions() of the turn, show(one
- *  of them) and, for answers, regenerate(), goOn() and isLast(). */
+/** `turn` is {role, text, files, model, drafted, thought, calls, timings, reason, error}; `act` has edit(text), versions() of the
+ *  turn, show(one of them) and, for answers, regenerate(), goOn(), isLast(), what `CallsView` needs. */
 export class TurnView {
   constructor(turn, act) {
     this.turn = turn;
@@ -24,12 +27,14 @@ export class TurnView {
     this.markdown = new Markdown(this.body);
     this.thought = new Thought();
     this.meter = new Meter();
+    this.calls = new CallsView(act);
     this.note = make("p", { className: "note why", hidden: true });
     this.tools = this.makeTools();
     const label = make("h2", { className: "offscreen" }, this.isAnswer ? "Answer" : "You");
     this.element = make("li", { className: `turn ${turn.role}` }, label, this.body);
     if (this.isAnswer) this.body.before(this.thought.element);
-    this.element.append(this.note, ...(this.isAnswer ? [this.meter.element] : []), this.tools);
+    else if (turn.files?.length) this.body.before(attached(turn.files));
+    this.element.append(this.note, ...(this.isAnswer ? [this.calls.element, this.meter.element] : []), this.tools);
     this.update();
   }
 
@@ -43,14 +48,15 @@ export class TurnView {
       this.versions.element,
       copyButton(() => this.turn.text),
       button("Edit", () => this.edit()),
-      ...(this.isAnswer ? [button("Regenerate", () => this.act.regenerate()), this.more] : []),
+      ...(this.isAnswer ? [readButton(() => this.body.innerText), button("Regenerate", () => this.act.regenerate()), this.more] : []),
     );
   }
 
   /** Whether the answer ended before its end. */
   get canGoOn() {
-    const { text, reason, error } = this.turn;
-    return Boolean(text && (error || CAN_GO_ON.includes(reason)) && this.act.isLast());
+    const { text, calls, reason, error } = this.turn;
+    const isCalled = calls?.length && calls.every((call) => call.result !== undefined);
+    return Boolean((isCalled || (text && (error || CAN_GO_ON.includes(reason)))) && this.act.isLast());
   }
 
   /** Show the turn as it is now. */
@@ -64,7 +70,9 @@ export class TurnView {
     this.note.textContent = error ?? ENDS[reason] ?? (this.isWaiting && progress ? reading(progress) : "");
     this.note.hidden = !this.note.textContent;
     this.note.classList.toggle("error", Boolean(error));
-    this.meter.show(timings);
+    this.meter.show(timings, this.turn.model);
+    this.body.hidden = Boolean(this.editor) || (!text && !this.isWaiting);
+    this.calls.show(this.turn.calls, !this.isWaiting && this.act.isLast());
     this.tools.hidden = this.isWaiting;
     this.more.hidden = !this.isAnswer || !this.canGoOn;
     this.versions.show(this.turn, this.act.versions());
@@ -120,6 +128,12 @@ export class TurnView {
     this.markdown.clear();
     this.act.edit(text);
   }
+}
+
+/** The files of a question, each to be opened. */
+function attached(files) {
+  const one = (file) => make("details", {}, make("summary", {}, make("strong", {}, file.name), make("span", { className: "note" }, size(file))), make("pre", { tabIndex: 0 }, file.text));
+  return make("div", { className: "attached" }, ...files.map(one));
 }
 
 /** How far the prompt was read, and how long the rest takes at that speed. */

@@ -243,3 +243,19 @@ def has_special_marks(form: AnswerForm, tokenizer: Special) -> bool:
     """Return whether a form's marks have control tokens, which a text leaves out unless it is asked for them."""
     ids = (i for mark in form.marks for i in tokenizer.encode(mark, bos=False))
     return any(map(tokenizer.is_special, ids))
+
+
+def without_thought(text: str, marks: ReasoningTags | None) -> str:
+    """End a prompt behind an empty thought, for a model whose template has no switch."""
+    begun = text.rstrip()
+    if marks is None or begun.endswith(marks.close):
+        return text
+    before = begun if begun.endswith(marks.open) else text + marks.open
+    return f"{before}\n\n{marks.close}\n\n"
+
+
+def with_thought(text: str, marks: ReasoningTags | None) -> str:
+    """End a prompt in a thought, for a model whose template leaves its beginning to it."""
+    if marks is None or text.rstrip().endswith((marks.open, marks.close)):
+        return text
+    return f"{text}{marks.open}\n"
