@@ -1,13 +1,14 @@
 """What the engine's own work takes of a step: microseconds by phase, over passes that take none.
 
-A model answers prompts, and its states of the answers are kept. Then the engine answers them again, with the kept
-states in the place of passes: every row that is on the way has its own, so drafts are accepted or rejected as they
-really are, and a token that differs is an error. What is timed is the engine and the tables that draft; passes, the
-head and the networks' growth of trees are left out, as another processor, or a device, takes another time for them.
+A model answers prompts, and what its passes gave of the answers is kept. Then the engine answers them again, with that
+in the place of passes: every row that is on the way has its own states and likeliest tokens, so drafts are accepted or
+rejected as they really are, and a token that differs is an error. What is timed is the engine and the tables that
+draft; passes and the networks' growth of trees are left out: another processor, or a device, takes another time for
+them.
 
 Rows are said to cost nothing, so drafts are as large as they get: the most that the engine has to do in a step.
 
-D width of the model, T tokens of a text.
+D width of the model, V vocabulary, T tokens of a text, R rows of a pass.
 """
 
 from __future__ import annotations
@@ -21,13 +22,14 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.core.types import EMPTY_DRAFT, TaskPrompt
+from forerun.core.types import EMPTY_DRAFT, TaskPrompt, TopK
 from forerun.decoding.stops import StopChecker
 from forerun.engine import engine
 from forerun.engine.sequence import SequenceStep
@@ -40,6 +42,10 @@ PASS_S = 0.01
 PHASES = ("schedule", "propose", "pack", "verify", "text", "emit", "learn", "deliver", "step")
 """`deliver` hands events to their requests; `step` is what no other phase has."""
 LEFT_OUT = "left out"
+TOP_K = 32
+"""Likeliest tokens of each row that are kept, at least."""
+FAR_BELOW, FAR_ABOVE = -1e4, 1e4
+"""Logits of tokens that do not come, and of the one that comes."""
 FORM = StructuredOutputsParams(
     json={
         "type": "object",
@@ -62,12 +68,13 @@ Call = Callable[..., Any]
 
 
 class Answer(NamedTuple):
-    """The tokens of a prompt and its answer, and the states of all but the last: (T - 1, D), of each layer too."""
+    """The tokens of a prompt and its answer; of all but the last its states (T - 1, D), and what is likely after it."""
 
     num_prompt: int
     tokens: list[int]
     last: Floats
     aux: tuple[Floats, ...]
+    top: TopK
 
 
 @dataclass(slots=True)
@@ -136,8 +143,10 @@ class Replay:
         self.answers = {tuple(each.tokens[: each.num_prompt]): each for each in answers}
         self.now_s = 0.0
         """Stands still but in passes."""
+        self._rows: list[tuple[Answer, NDArray[np.int64]]] = []
+        """Of the last pass: which rows of the answers they are."""
         self.forward = probes.timed(self._forward, LEFT_OUT)
-        self.topk = probes.timed(self._native.topk, LEFT_OUT)
+        self.topk = probes.timed(self._topk, LEFT_OUT)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._native, name)
@@ -154,7 +163,7 @@ class Replay:
         """Give the states of each row that is on the way; a wrong guess gets those of the right one."""
         running = self._scheduler.running
         by_slot = {s.slot: self.answers[tuple(s.tokens[: s.num_prompt])] for s in running}
-        start = 0
+        start, self._rows = 0, []
         for segment in segments:
             answer, stop = by_slot[segment.slot], start + segment.num_rows
             positions = np.minimum(segment.positions(), len(answer.last) - 1)
@@ -162,7 +171,32 @@ class Replay:
             for out, states in zip(aux, answer.aux, strict=True):
                 out[start:stop] = states[positions]
             start = stop
+            self._rows.append((answer, positions))
         self.now_s += PASS_S
+
+    def _topk(
+        self,
+        hidden: Floats,
+        ids: NDArray[np.int64],
+        values: Floats,
+        norm: Floats | None,
+        logits: Floats | None,
+    ) -> None:
+        """Give what was likely after each row of the pass, and logits (R, V) by which the known token comes."""
+        if len(hidden) != sum(len(positions) for _, positions in self._rows):
+            self._native.topk(hidden, ids, values, norm, logits)  # of the end of a prompt
+            return
+        start, k = 0, ids.shape[1]
+        for answer, positions in self._rows:
+            own = slice(start, start + len(positions))
+            ids[own], values[own] = (each[positions, :k] for each in answer.top[:2])
+            if norm is not None and answer.top.log_normaliser is not None:
+                norm[own] = answer.top.log_normaliser[positions]
+            if logits is not None:
+                coming = np.array(answer.tokens)[positions + 1]
+                logits[own] = FAR_BELOW
+                logits[range(own.start, own.stop), coming] = FAR_ABOVE
+            start = own.stop
 
 
 def answered(
@@ -171,7 +205,8 @@ def answered(
     """Answer prompts of one turn, and read the answers once more for their states."""
     asked = [[{"role": "user", "content": prompt.turns[0]}] for prompt in prompts]
     outputs = llm.chat(asked, replace(params, max_tokens=num_tokens))
-    layers = sorted({*llm.engine.proposer.drafter.features.layers})
+    features = llm.engine.proposer.drafter.features
+    layers, k = sorted({*features.layers}), max(TOP_K, features.top_k)
     answers = []
     for output in outputs:
         tokens = [*output.prompt_token_ids, *output.outputs[0].token_ids]
@@ -180,7 +215,8 @@ def answered(
         assert opened is not None
         batch = Batch((Segment.of(opened[0], 0, tokens[:-1], EMPTY_DRAFT),))
         hidden = llm.model.forward(batch, cache, tuple(layers))
-        answers.append(Answer(len(output.prompt_token_ids), tokens, hidden.last, hidden.aux))
+        top = llm.model.topk(hidden.last, k, log_normaliser=True)
+        answers.append(Answer(len(output.prompt_token_ids), tokens, hidden.last, hidden.aux, top))
     return answers
 
 
@@ -189,14 +225,16 @@ def measure(
 ) -> Iterator[dict[str, object]]:
     """Yield a row for each kind of request and number of sequences. Raises ConfigError, ForerunError."""
     if not isinstance(llm.model, NativeDecoder):
-        raise ConfigError("passes of the native kernels are replayed: leave out --backend, --device")
+        raise ConfigError(
+            "passes of the native kernels are replayed: leave out --backend, --device"
+        )
     if len(prompts) < max(sizes):
         raise ConfigError(f"{max(sizes)} sequences need as many prompts, got {len(prompts)}")
     probes, drafter = Probes(), llm.drafter_spec.text()
     for kind, params in KINDS.items():
         answers = answered(llm, prompts, params, num_tokens)
         for size in sizes:
-            steps = []
+            steps = list[StepTimes]()
             for _ in range(rounds):
                 fresh = llm.with_drafter(drafter)  # it has seen none of the answers
                 replay = Replay(fresh, answers, probes)
@@ -226,6 +264,7 @@ def _replayed(llm: LLM, replay: Replay, probes: Probes) -> Iterator[None]:
         (own, "_verify", "verify"),
         (StopChecker, "push", "text"),
         (own.cache, "keep", "emit"),
+        (own.cache, "_move", LEFT_OUT),
         (SequenceStep, "emit", "emit"),
         (own, "_begin_and_end", "learn"),
         (own.proposer, "observe", "learn"),

@@ -16,7 +16,9 @@ from forerun.lab.output import publish
 
 @opt.command()
 @opt.engine(without=("max_num_seqs", "memory_budget", "controller"), max_model_len=2048)
-@click.option("--together", default="1,4,16", help="Numbers of sequences that are answered together.")
+@click.option(
+    "--together", default="1,4,16", help="Numbers of sequences that are answered together."
+)
 @click.option("-n", "--max-tokens", default=64, help="Tokens of an answer.")
 @click.option("--task", default="builtin", help="builtin, or a .jsonl file of prompts.")
 @shared.rounds
