@@ -51,22 +51,20 @@ class DecayedMeans:
         """Add observations, each with the index of its mean; there are as many means as the largest index asks for."""
         weights, totals = self.weights, self._totals
         for i, value in cases:
-            if i >= len(weights):
-                self._grow(i + 1)
+            while len(weights) <= i:
+                weights.append(0.0)
+                totals.append(0.0)
             weights[i] = weights[i] * DECAY + 1
             totals[i] = totals[i] * DECAY + value
 
     def record_each(self, values: Sequence[float]) -> None:
         """Add an observation of each of the first means."""
-        self._grow(len(values))
         weights, totals = self.weights, self._totals
+        more = [0.0] * (len(values) - len(weights))
+        weights += more
+        totals += more
         weights[: len(values)] = [w * DECAY + 1 for w in weights[: len(values)]]
         totals[: len(values)] = [t * DECAY + v for t, v in zip(totals, values)]
-
-    def _grow(self, length: int) -> None:
-        more = [0.0] * (length - len(self.weights))
-        self.weights += more
-        self._totals += more
 
     def given(
         self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
@@ -151,12 +149,21 @@ class CostCurve:
         low = int(size)
         if share := size - low:
             return self.predict(low) + share * (self.predict(low + 1) - self.predict(low))
-        table = self._table(low)
-        line = max(self._cost + self._slope * (table - self._size), table * self._least)
-        weight, mean = self._means.get(low, (0.0, 0.0))
-        cost = max(0.0, (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT))
+        (cost,) = self.each(range(low, low + 1))
         self._predicted[low] = cost
         return cost
+
+    def each(self, sizes: range) -> list[float]:
+        """Return the costs of some sizes, one after the other."""
+        cost, slope, size, least = self._cost, self._slope, self._size, self._least
+        lines = ((cost + slope * (t - size), t * least) for t in map(self._table, sizes))
+        costs = [line if line > low else low for line, low in lines]
+        for size, (weight, mean) in self._means.items():
+            if size in sizes:
+                line = costs[size - sizes.start]
+                found = (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT)
+                costs[size - sizes.start] = found
+        return costs if min(costs, default=0.0) >= 0 else [max(0.0, each) for each in costs]
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""

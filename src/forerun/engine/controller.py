@@ -25,6 +25,7 @@ from bisect import bisect
 from collections import deque
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
 from operator import itemgetter, sub
 from statistics import median
@@ -164,8 +165,8 @@ class Adaptive(Controller):
         """Keep the nodes that are worth their rows."""
         paths = [self._acceptance[step.asks_models].paths(step.draft) for step in steps]
         sizes = range(self._num, self._num + sum(map(len, paths)) + 1)
-        predict, row_cost = self.pass_cost.predict, self._row_cost
-        costs = [predict(num_rows) + row_cost * num_rows for num_rows in sizes]
+        row_cost, of_sizes = self._row_cost, self.pass_cost.each(sizes)
+        costs = [cost + row_cost * num for cost, num in zip(of_sizes, sizes, strict=True)]
         kept = best_cut(paths, [self._price * cost for cost in costs])
         num_kept = sum(kept)
         row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
@@ -240,7 +241,7 @@ class Adaptive(Controller):
         values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], PRIOR_WEIGHT)
         if mode:
             values = general[1].given(values, 1.0)  # a few drafts have to tell
-        costs = [self._price * self.draft_cost.predict(num) for num in range(1, most + 1)]
+        costs = [self._price * cost for cost in self.draft_cost.each(range(1, most + 1))]
         found = []
         for own in owns:
             added = accumulate(own.by_mode[mode].given(values, PRIOR_WEIGHT))
@@ -334,6 +335,11 @@ def best_cut(paths: Sequence[Sequence[float]], costs: Sequence[float]) -> list[i
     return kept
 
 
+LEVEL_ENDS = [1 / (1 + 2.0**-odds) for odds in (level - 7.5 for level in range(16))]
+level_of = partial(bisect, LEVEL_ENDS)
+"""The level of a confidence, from 0 to 16: each is as wide as a factor of two in the odds, 8 is about a half."""
+
+
 class AcceptanceRates:
     """P(node accepted | parent accepted), learned from every draft of one drafter, verified or not.
 
@@ -349,7 +355,7 @@ class AcceptanceRates:
         if (stated := draft.confidence) is None:
             rates = self._by_index.given((0.5,) * len(draft), CONFIDENCE_WEIGHT)
         else:
-            rates = self._by_confidence.given(stated, CONFIDENCE_WEIGHT, levels(stated))
+            rates = self._by_confidence.given(stated, CONFIDENCE_WEIGHT, map(level_of, stated))
         products: list[float] = []
         for parent, rate in zip(draft.parents, rates, strict=True):
             products.append(rate * products[parent] if parent >= 0 else rate)
@@ -361,17 +367,7 @@ class AcceptanceRates:
         if draft.confidence is None:
             self._by_index.record(matches)
         else:
-            level = levels(draft.confidence)
-            self._by_confidence.record((level[node], is_accepted) for node, is_accepted in matches)
-
-
-def levels(confidence: Sequence[float]) -> list[int]:
-    """Return the level of each confidence: each is as wide as a factor of two in the odds.
-
-    >>> levels([0, 0.001, 0.5, 0.6, 0.7, 1])
-    [0, 0, 8, 9, 9, 16]
-    """
-    return [bisect(_LEVEL_ENDS, p) for p in confidence]
-
-
-_LEVEL_ENDS = [1 / (1 + 2.0**-odds) for odds in (level - 7.5 for level in range(16))]
+            stated = draft.confidence
+            self._by_confidence.record(
+                [(level_of(stated[node]), is_hit) for node, is_hit in matches]
+            )

@@ -131,15 +131,15 @@ class Proposer:
             step.num_drafted = len(step.draft)
 
     def _take_proposals(self, steps: Sequence[SequenceStep]) -> None:
-        """Give each step what the drafter proposes of it."""
+        """Give each step what the drafter proposes of it. Raises DrafterError, and what the drafter does."""
         room = [min(step.budget, step.room) for step in steps]
         asking = self.drafter.asking
         if asking is not None:
             asking.wanted = [step.wants_models for step in steps]
             asking.cost = max(step.model_cost for step in steps)
         proposed = self.drafter.propose([step.seq for step in steps], room)
-        # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
         largest = (max(draft.tokens, default=0) for draft in proposed)
+        # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
         if not self._is_own or max(largest, default=0) >= self._vocab_size:
             check(self.drafter, proposed, room, self._vocab_size)
         for step, draft in zip(steps, proposed, strict=True):
