@@ -87,12 +87,12 @@ def settings_of(
     )
 
 
-def device_of(config: EngineConfig) -> str:
+def device_of(name: str) -> str:
     """Return the device to learn on. Raises ConfigError that names the CPU if there is no such device."""
     from forerun.system.device import choose_device, let_threads_sleep
 
     let_threads_sleep()  # before torch is imported
-    device = choose_device(config.device)
+    device = choose_device(name)
     if device != "cpu":
         from forerun.torch.backend import missing_device
 

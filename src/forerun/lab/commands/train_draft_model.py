@@ -75,7 +75,7 @@ def command(
     elif heads:
         raise ConfigError("--heads needs --hidden, the width of a draft of its own shape")
     rate = (NEW_RATE if hidden else RATE) if lr is None else lr
-    device = shared.device_of(config)
+    device = shared.device_of(config.device)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text, device),
         batch=batch,

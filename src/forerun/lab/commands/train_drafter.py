@@ -154,7 +154,7 @@ def command(
     elif sibling is not None:
         raise ConfigError("--from-model says whose network --from is: give both")
     _check_ranges(context)
-    device = shared.device_of(config)
+    device = shared.device_of(config.device)
     rate = RATES.get(optimizer, 0.0) * (1 if begin is None else networks.GOING_ON)
     settings = shared.settings_of(
         *(tokens, eval_every, loss, text, device),
