@@ -156,8 +156,10 @@ class CostCurve:
     def each(self, sizes: range) -> list[float]:
         """Return the costs of some sizes, one after the other."""
         cost, slope, size, least = self._cost, self._slope, self._size, self._least
-        lines = ((cost + slope * (t - size), t * least) for t in map(self._table, sizes))
-        costs = [line if line > low else low for line, low in lines]
+        costs = [
+            line if (line := cost + slope * (t - size)) > (low := t * least) else low
+            for t in map(self._table, sizes)
+        ]
         for size, (weight, mean) in self._means.items():
             if size in sizes:
                 line = costs[size - sizes.start]

@@ -165,11 +165,11 @@ class Adaptive(Controller):
         """Keep the nodes that are worth their rows."""
         paths = [self._acceptance[step.asks_models].paths(step.draft) for step in steps]
         sizes = range(self._num, self._num + sum(map(len, paths)) + 1)
-        row_cost, of_sizes = self._row_cost, self.pass_cost.each(sizes)
-        costs = [cost + row_cost * num for cost, num in zip(of_sizes, sizes, strict=True)]
-        kept = best_cut(paths, [self._price * cost for cost in costs])
+        row_cost, price = self._row_cost, self._price
+        costs = [c + row_cost * n for c, n in zip(self.pass_cost.each(sizes), sizes, strict=True)]
+        kept = best_cut(paths, [price * cost for cost in costs])
         num_kept = sum(kept)
-        row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
+        row = price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
         known = max(len(values.weights) for values in self._values.by_mode)
         longest = max([1, known, *map(len, paths)])
         for step, path, length in zip(steps, paths, kept, strict=True):
