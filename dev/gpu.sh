@@ -1,10 +1,12 @@
 #!/bin/sh
 # The GPU kernels on a card, bits first, then times: dev/gpu.sh [MODEL], from the root of a checkout. Half an hour.
+# Training there is dev/gpu_train.sh, or dev/gpu.sh train RUN.
 #
 # Each step is bounded and the next one runs whatever it says; what they print is kept in $OUT (build/card).
 # Nothing is fetched but the default model, if MODEL is not given and it is not there yet. PYTHON (python3) needs a torch
 # that sees the card, triton, pytest and hypothesis; forerun is built for it if it is missing (C++ compiler, nanobind).
 set -u
+[ "${1:-}" = train ] && shift && exec sh dev/gpu_train.sh "$@"
 model=${1:-smollm2-135m-instruct}
 python=${PYTHON:-python3}
 out=${OUT:-build/card}

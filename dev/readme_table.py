@@ -1,8 +1,10 @@
 """The tables of speeds, from measurements: `python -m dev.readme_table` writes them, `--check` compares.
 
 README.md has one table, by kind of work, between `<!-- work: FOLDER -->` and `<!-- /work -->`. benchmarks/README.md has
-all systems of a run between `<!-- speeds: FILE -->` and `<!-- /speeds -->`. FILE, and the files in FOLDER, are what
-`forerun bench --out` wrote; paths are relative to the page. To show another run, change the path there.
+all systems of a run between `<!-- speeds: FILE -->` and `<!-- /speeds -->`, and where rows are free every method's
+speed-up between `<!-- devices: FILE -->` and `<!-- /devices -->`, as docs/methods.md has it (`dev.device_table`).
+Other FILEs, and the files in FOLDER, are what `forerun bench --out` wrote; paths are relative to the page. To show
+another run, change the path there.
 """
 
 from __future__ import annotations
@@ -13,6 +15,7 @@ import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+from dev import device_table
 from dev.markdown import wrapped
 from forerun.drafters.base.parse import AUTO_CHOICE
 from forerun.lab.bench import measurement, summary
@@ -21,11 +24,11 @@ from forerun.lab.output import markdown_table, number
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
-PAGES = (README, ROOT / "benchmarks" / "README.md")
+PAGES = (README, ROOT / "benchmarks" / "README.md", ROOT / "docs" / "methods.md")
 DEFAULTS = (f"mlp_speculator++{AUTO_CHOICE}", AUTO_CHOICE)
 """The default drafter of a model that a network ships for, and of others."""
 BLOCK = re.compile(
-    r"(<!-- (?P<kind>speeds|work): (?P<path>\S+) -->\n).*?(<!-- /(?P=kind) -->)", re.DOTALL
+    r"(<!-- (?P<kind>speeds|work|devices): (?P<path>\S+) -->\n).*?(<!-- /(?P=kind) -->)", re.DOTALL
 )
 WORK = {
     ("workloads.jsonl", "edit"): "edits of code",
@@ -48,8 +51,8 @@ def render(page: Path = README) -> str:
 
     def fresh(found: re.Match[str]) -> str:
         path = page.parent / found["path"]
-        if found["kind"] == "work":
-            return f"{found[1]}{work(path)}\n{found[4]}"
+        if found["kind"] in OF_A_PATH:
+            return f"{found[1]}{OF_A_PATH[found['kind']](path)}\n{found[4]}"
         origin, rounds = measurement.read(path)
         return f"{found[1]}{speeds(origin, summary.rows(rounds, origin))}\n{found[4]}"
 
@@ -171,6 +174,10 @@ def _value(row: Row, key: str) -> float:
     value = row[key]
     assert isinstance(value, int | float)
     return float(value)
+
+
+OF_A_PATH = {"work": work, "devices": device_table.table}
+"""What makes a table of a path alone, by its kind."""
 
 
 def main() -> None:

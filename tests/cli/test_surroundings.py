@@ -87,6 +87,7 @@ def calls(model: Path) -> dict[tuple[str, ...], tuple[list[str], int]]:
         ("export-drafter",): (["~/none", "-o", "out"], 2),
         ("bench",): ([*m, *short, "--limit", "1", "-d", "none", "--task", few], 0),
         ("bench", "diff"): (["~/none.jsonl", "~/none.jsonl"], 2),
+        ("bench", "host"): ([*nowhere], 2),
         ("bench", "kernels"): ([*nowhere], 2),
         ("bench", "memory"): ([*nowhere], 2),
         ("bench", "report"): (["~/none.json"], 2),

@@ -42,15 +42,16 @@ class Segment:
     def __post_init__(self) -> None:
         if self.stop < 0:
             object.__setattr__(self, "stop", len(self.tokens))
-        if self.parents == tree.chain(len(self.tokens)):
+        if self.parents is not None and self.parents == tree.chain(len(self.tokens)):
             object.__setattr__(self, "parents", None)
 
     @classmethod
     def of(cls, slot: int, base: int, pending: Sequence[int], draft: Draft) -> Segment:
         """Make a chain of pending tokens (at least one, not in the cache yet), with the draft's tree below the last."""
-        n = len(pending)
-        parents = tree.chain(n) + tuple(parent + n for parent in draft.parents)
-        return cls(slot, base, (*pending, *draft.tokens), parents, certain=n)
+        n, tokens, parents = len(pending), (*pending, *draft.tokens), None
+        if draft.parents:
+            parents = (*tree.chain(n), *[parent + n for parent in draft.parents])
+        return cls(slot, base, tokens, parents, stop=len(tokens), certain=n)
 
     @property
     def num_rows(self) -> int:

@@ -57,6 +57,15 @@ class DecayedMeans:
             weights[i] = weights[i] * DECAY + 1
             totals[i] = totals[i] * DECAY + value
 
+    def record_each(self, values: Sequence[float]) -> None:
+        """Add an observation of each of the first means."""
+        weights, totals = self.weights, self._totals
+        more = [0.0] * (len(values) - len(weights))
+        weights += more
+        totals += more
+        weights[: len(values)] = [w * DECAY + 1 for w in weights[: len(values)]]
+        totals[: len(values)] = [t * DECAY + v for t, v in zip(totals, values)]
+
     def given(
         self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
     ) -> list[float]:
@@ -88,6 +97,8 @@ class CostCurve:
         self._table = cache(self._between)
         self._least = LEAST_SHARE if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
+        self._predicted: dict[float, float] = {}
+        """What was asked for since the last measurement."""
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
         self._weight = PRIOR_WEIGHT if self.points else 0.0
         self._size = self._cost = self._between(1) if self.points else 0.0
@@ -95,7 +106,7 @@ class CostCurve:
         self._slope = 1.0 if self.points else 0.0
 
     def __eq__(self, other: object) -> bool:
-        known = {"_table": None}  # what was asked for makes no difference
+        known = {"_table": None, "_predicted": None}  # what was asked for makes no difference
         return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
@@ -121,6 +132,7 @@ class CostCurve:
         self._covariance = self._covariance * DECAY + step * (cost - self._cost)
         if self._variance > 0.01:
             self._slope = max(0.0, self._covariance / self._variance)
+        self._predicted.clear()
 
     def knows(self, size: int) -> bool:
         """Return True if that size was measured, and the last measurements agree."""
@@ -132,13 +144,28 @@ class CostCurve:
 
     def predict(self, size: float) -> float:
         """Return the cost of a size; 0 if nothing at all is known."""
+        if (known := self._predicted.get(size)) is not None:
+            return known
         low = int(size)
         if share := size - low:
             return self.predict(low) + share * (self.predict(low + 1) - self.predict(low))
-        table = self._table(low)
-        line = max(self._cost + self._slope * (table - self._size), table * self._least)
-        weight, mean = self._means.get(low, (0.0, 0.0))
-        return max(0.0, (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT))
+        (cost,) = self.each(range(low, low + 1))
+        self._predicted[low] = cost
+        return cost
+
+    def each(self, sizes: range) -> list[float]:
+        """Return the costs of some sizes, one after the other."""
+        cost, slope, size, least = self._cost, self._slope, self._size, self._least
+        costs = [
+            line if (line := cost + slope * (t - size)) > (low := t * least) else low
+            for t in map(self._table, sizes)
+        ]
+        for size, (weight, mean) in self._means.items():
+            if size in sizes:
+                line = costs[size - sizes.start]
+                found = (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT)
+                costs[size - sizes.start] = found
+        return costs if min(costs, default=0.0) >= 0 else [max(0.0, each) for each in costs]
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""

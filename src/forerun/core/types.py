@@ -9,6 +9,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from operator import ge
 from typing import NamedTuple
 
 import numpy as np
@@ -33,13 +34,13 @@ class Draft:
     confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
-        for name in ("parents", "confidence"):
-            values = getattr(self, name)
-            if values is not None and len(values) != len(self.tokens):
-                raise ValueError(f"{len(self.tokens)} tokens but {len(values)} of {name}")
-        for i, parent in enumerate(self.parents):
-            if not -1 <= parent < i:
-                raise ValueError(f"node {i} has parent {parent}; it must be -1 or an earlier node")
+        num, parents = len(self.tokens), self.parents
+        for name, values in (("parents", parents), ("confidence", self.confidence)):
+            if values is not None and len(values) != num:
+                raise ValueError(f"{num} tokens but {len(values)} of {name}")
+        if min(parents, default=-1) < -1 or any(map(ge, parents, range(num))):
+            i = next(i for i, parent in enumerate(parents) if not -1 <= parent < i)
+            raise ValueError(f"node {i} has parent {parents[i]}; it must be -1 or an earlier node")
 
     def __len__(self) -> int:
         return len(self.tokens)

@@ -47,7 +47,7 @@ def verify(
     grammar = pipeline.grammar_after(generated) if pipeline.has_grammar else None
     path: list[int] = []
     emitted: list[int] = []
-    node, below = -1, iter(enumerate(zip(draft.parents, draft.tokens, strict=True)))
+    node, edges = -1, [*zip(draft.parents, draft.tokens, strict=True)]
     while True:
         row = logits[1 + node]
         if isinstance(row, int):
@@ -62,12 +62,10 @@ def verify(
             grammar = grammar.advance(token)
             if grammar is None:
                 break  # the output ends here
-        # Children come after their parents: what was passed over is not a child of this node.
-        child = next((i for i, each in below if each == (node, token)), None)
-        if child is None:
+        if (node, token) not in edges:
             break
-        path.append(child)
-        node = child
+        node = edges.index((node, token), node + 1)  # children come after their parents
+        path.append(node)
     if isinstance(logits, tuple):
         return Outcome(tuple(path), tuple(emitted), best=logits, hidden=hidden, top=top)
     return Outcome(tuple(path), tuple(emitted), logits, hidden, top=top)

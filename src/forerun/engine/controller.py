@@ -21,11 +21,13 @@ the same measurements give the same choices. And none changes a token.
 
 from __future__ import annotations
 
-import math
+from bisect import bisect
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import accumulate
+from operator import itemgetter, sub
 from statistics import median
 from typing import Protocol
 
@@ -150,7 +152,7 @@ class Adaptive(Controller):
         self._row_cost = self._cost_above(sum(lengths) // max(len(steps), 1))
         speedup = self._tokens / self._time  # over plain decoding in the batch, lately
         self._price = MARGIN * self._num * speedup / self._pass(self._num)
-        found = [self._best_length(own, 0) for own in self._of_seqs.values()]
+        found = self._best_lengths(self._of_seqs.values(), 0)
         planned = [best for best, _ in found]
         if self._knows_asking and any(step.num_unread is not None for step in steps):
             planned = [*map(self._with_models, steps, self._of_seqs.values(), found)]
@@ -162,11 +164,12 @@ class Adaptive(Controller):
     def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Keep the nodes that are worth their rows."""
         paths = [self._acceptance[step.asks_models].paths(step.draft) for step in steps]
-        most_rows = self._num + sum(map(len, paths))
-        costs = [self._pass(num_rows) for num_rows in range(self._num, most_rows + 1)]
-        kept = best_cut(paths, [self._price * cost for cost in costs])
+        sizes = range(self._num, self._num + sum(map(len, paths)) + 1)
+        row_cost, price = self._row_cost, self._price
+        costs = [c + row_cost * n for c, n in zip(self.pass_cost.each(sizes), sizes, strict=True)]
+        kept = best_cut(paths, [price * cost for cost in costs])
         num_kept = sum(kept)
-        row = self._price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
+        row = price * max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
         known = max(len(values.weights) for values in self._values.by_mode)
         longest = max([1, known, *map(len, paths)])
         for step, path, length in zip(steps, paths, kept, strict=True):
@@ -176,8 +179,8 @@ class Adaptive(Controller):
                 values = [p - row for p in path[:length]]
                 values += [0.0] * (min(longest, step.budget) - length)
                 own, mode = self._of_seqs[step.seq.id], step.asks_models
-                own.by_mode[mode].record(enumerate(values))
-                self._values.by_mode[mode].record(enumerate(values))
+                own.by_mode[mode].record_each(values)
+                self._values.by_mode[mode].record_each(values)
                 if mode:
                     self._models.record_steps(own, step.num_model_steps)
 
@@ -218,7 +221,7 @@ class Adaptive(Controller):
         planned, net = without
         if step.num_unread is None:
             return planned
-        (longest, most), price = self._best_length(own, 1), self._price
+        ((longest, most),), price = self._best_lengths([own], 1), self._price
         gain = most - price * self._models.draft_cost(own) - net
         speed = max(1.0, self._tokens / self._time)
         wants = self._models.decide(step.seq, own, gain, price, speed, step.num_unread)
@@ -226,24 +229,26 @@ class Adaptive(Controller):
         step.model_cost = price * self._models.step_cost
         return longest or self.longest if step.asks_models else max(planned, int(wants))
 
-    def _best_length(self, own: DraftValues, mode: int) -> tuple[int, float]:
+    def _best_lengths(self, owns: Collection[DraftValues], mode: int) -> list[tuple[int, float]]:
         """Return how many nodes add most, less what asking for them costs, and that; none while it is unknown.
 
-        `own` is what the nodes of the sequence's drafts added, without models (mode 0) or with them (1).
+        `owns` are what the nodes of each sequence's drafts added, without models (mode 0) or with them (1).
         """
         if not self._knows_asking:
-            return 0, 0.0
+            return [(0, 0.0)] * len(owns)
         general = self._values.by_mode
         most = max(len(values.weights) for values in general[: mode + 1]) or 1
         values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], PRIOR_WEIGHT)
         if mode:
             values = general[1].given(values, 1.0)  # a few drafts have to tell
-        added = accumulate(own.by_mode[mode].given(values, PRIOR_WEIGHT), initial=0.0)
-        next(added)
-        costs = (self.draft_cost.predict(num_nodes) for num_nodes in range(1, most + 1))
-        nets = [0.0, *(x - self._price * c for x, c in zip(added, costs, strict=True))]
-        best = nets.index(max(nets))
-        return (best if best < most or not best else self.longest), nets[best]
+        costs = [self._price * cost for cost in self.draft_cost.each(range(1, most + 1))]
+        found = []
+        for own in owns:
+            added = accumulate(own.by_mode[mode].given(values, PRIOR_WEIGHT))
+            nets = [0.0, *map(sub, added, costs)]
+            best = nets.index(max(nets))
+            found.append((best if best < most or not best else self.longest, nets[best]))
+        return found
 
     def _trial(self, planned: list[int]) -> list[int]:
         """Return plain passes at first and now and then, or larger questions, if there is time for trials.
@@ -321,13 +326,18 @@ def best_cut(paths: Sequence[Sequence[float]], costs: Sequence[float]) -> list[i
         for i, path in enumerate(paths)
         for least, p in zip(accumulate(path, min), path, strict=True)
     ]
-    nodes.sort(key=lambda node: -node[0])
-    added = accumulate((p for *_, p in nodes), initial=0.0)
-    nets = [tokens - cost for tokens, cost in zip(added, costs, strict=True)]
+    nodes.sort(key=itemgetter(0), reverse=True)  # equal ones stay in their order
+    added = accumulate([p for *_, p in nodes], initial=0.0)
+    nets = [*map(sub, added, costs)]
     kept = [0] * len(paths)
     for _, i, _ in nodes[: nets.index(max(nets))]:
         kept[i] += 1
     return kept
+
+
+LEVEL_ENDS = [1 / (1 + 2.0**-odds) for odds in (level - 7.5 for level in range(16))]
+level_of = partial(bisect, LEVEL_ENDS)
+"""The level of a confidence, from 0 to 16: each is as wide as a factor of two in the odds, 8 is about a half."""
 
 
 class AcceptanceRates:
@@ -345,7 +355,7 @@ class AcceptanceRates:
         if (stated := draft.confidence) is None:
             rates = self._by_index.given((0.5,) * len(draft), CONFIDENCE_WEIGHT)
         else:
-            rates = self._by_confidence.given(stated, CONFIDENCE_WEIGHT, levels(stated))
+            rates = self._by_confidence.given(stated, CONFIDENCE_WEIGHT, map(level_of, stated))
         products: list[float] = []
         for parent, rate in zip(draft.parents, rates, strict=True):
             products.append(rate * products[parent] if parent >= 0 else rate)
@@ -357,17 +367,7 @@ class AcceptanceRates:
         if draft.confidence is None:
             self._by_index.record(matches)
         else:
-            level = levels(draft.confidence)
-            self._by_confidence.record((level[node], is_accepted) for node, is_accepted in matches)
-
-
-def levels(confidence: Sequence[float]) -> list[int]:
-    """Return the level of each confidence: each is as wide as a factor of two in the odds.
-
-    >>> levels([0, 0.001, 0.5, 0.6, 0.7, 1])
-    [0, 0, 8, 9, 9, 16]
-    """
-    return [
-        min(max(8 + round(math.log2(p / (1 - p))), 0), 16) if 0 < p < 1 else 16 * (p > 0)
-        for p in confidence
-    ]
+            stated = draft.confidence
+            self._by_confidence.record(
+                [(level_of(stated[node]), is_hit) for node, is_hit in matches]
+            )

@@ -16,6 +16,7 @@ from functools import cache
 
 import numpy as np
 
+from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.config import EngineConfig
 from forerun.core.params import SamplingParams
@@ -245,14 +246,15 @@ class Engine:
         for group in _groups(steps, self._logit_rows) if writes else [steps]:
             for step in verified:
                 step.drop_logits()  # their memory is used again
-            rows = [row for step in group for row in step.logit_rows]
-            is_all = len(rows) == len(hidden.last)
-            logits, top = self._head(hidden.last if is_all else hidden.last[rows], writes)
+            states = hidden.last
+            if sum([len(step.logit_rows) for step in group]) < len(states):
+                states = states[[row for step in group for row in step.logit_rows]]
+            logits, top = self._head(states, writes)
             first = 0
             for step in group:
                 own = range(first, first + len(step.logit_rows))
                 first = own.stop
-                with step.isolated():
+                with step:
                     shown = top if top is None or len(group) == 1 else top.part(own)
                     mine = logits[own.start : own.stop]
                     self._verify_one(step, hidden, features, mine, shown)
@@ -307,8 +309,9 @@ class Engine:
             if state.has_begun:
                 if state.prediction is not None:
                     state.prediction.learn(step.draft, step.outcome.path)
-                state.stats.record(step.draft, step.outcome)
-                self.stats.record(step.draft, step.outcome)
+                num_levels = 1 + max(tree.depths(step.draft.parents), default=-1)
+                for stats in (state.stats, self.stats):
+                    stats.record(len(step.draft), num_levels, step.outcome)
             if step.seq.finish_reason is not None:
                 self._forget(state)
             elif state.has_begun:

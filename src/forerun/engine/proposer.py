@@ -9,8 +9,8 @@ them cannot be trusted. Sequences that begin later are drafted for again, until 
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Sequence
+from contextlib import suppress
 
 from forerun.core.config import EngineConfig
 from forerun.core.errors import ForerunError
@@ -62,8 +62,10 @@ class Proposer:
         """Hand a sequence over to the drafter, unless that has failed too often."""
         if self._num_errors < MAX_ERRORS:
             self._drafted_for[seq.id] = seq
-            with self._isolated("begin"):
+            try:
                 self.drafter.begin(seq, outcome)
+            except Exception as error:  # whatever it is, requests go on
+                self._failed("begin", error)
 
     def propose(self, steps: Sequence[SequenceStep]) -> None:
         """Give every sequence that decodes its draft: the drafter's, then what is known without it."""
@@ -87,57 +89,66 @@ class Proposer:
             self._ask(asked)
         for step in drafting:
             if step.state.prediction is not None or step.state.pipeline.has_grammar:
-                with step.isolated():
+                with step:
                     step.draft = self._extended(step)
 
     def observe(self, steps: Sequence[SequenceStep]) -> None:
         """Report to the drafter what became of the drafts."""
         if steps := [step for step in steps if step.seq.id in self._drafted_for]:
-            with self._isolated("observe"):
+            try:
                 self.drafter.observe(
                     [step.seq for step in steps],
                     [step.draft for step in steps],
                     [step.outcome for step in steps],
                 )
+            except Exception as error:
+                self._failed("observe", error)
 
     def end(self, seq: Seq) -> None:
         """End a sequence in the drafter, unless that has lost it."""
         if self._drafted_for.pop(seq.id, None) is not None:
-            with self._isolated("end"):
+            try:
                 self.drafter.end(seq)
+            except Exception as error:
+                self._failed("end", error)
 
     def _ask(self, steps: Sequence[SequenceStep]) -> None:
         """Ask the drafter within the budgets; its drafts are cut to what is allowed and worth its rows."""
-        known = [step for step in steps if step.seq.id in self._drafted_for]
-        if known:
-            room = [min(step.budget, step.room) for step in known]
-            asking = self.drafter.asking
-            if asking is not None:
-                asking.wanted = [step.wants_models for step in known]
-                asking.cost = max(step.model_cost for step in known)
-            with self._isolated("propose"):
-                proposed = self.drafter.propose([step.seq for step in known], room)
-                tokens = (token for draft in proposed for token in draft.tokens)
-                # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
-                if not self._is_own or max(tokens, default=0) >= self._vocab_size:
-                    check(self.drafter, proposed, room, self._vocab_size)
-                for step, draft in zip(known, proposed, strict=True):
-                    step.proposed = draft
-                if asking is not None:
-                    for step, num_steps in zip(known, asking.num_steps, strict=True):
-                        step.num_model_steps = num_steps
-                    known[0].num_model_read = asking.num_read
-                    known[0].model_load_s = asking.load_s
+        if known := [step for step in steps if step.seq.id in self._drafted_for]:
+            try:
+                self._take_proposals(known)
+            except Exception as error:
+                self._failed("propose", error)
         allowed = []
         for step in steps:
             draft, step.proposed = step.proposed, EMPTY_DRAFT
             if len(draft) >= self._min_draft:
-                with step.isolated():
+                with step:
                     step.proposed = step.draft = step.state.limit(draft)
                     allowed.append(step)  # an empty one, too: asking brought nothing
         self.controller.trim(allowed)
         for step in allowed:
             step.num_drafted = len(step.draft)
+
+    def _take_proposals(self, steps: Sequence[SequenceStep]) -> None:
+        """Give each step what the drafter proposes of it. Raises DrafterError, and what the drafter does."""
+        room = [min(step.budget, step.room) for step in steps]
+        asking = self.drafter.asking
+        if asking is not None:
+            asking.wanted = [step.wants_models for step in steps]
+            asking.cost = max(step.model_cost for step in steps)
+        proposed = self.drafter.propose([step.seq for step in steps], room)
+        largest = (max(draft.tokens, default=0) for draft in proposed)
+        # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
+        if not self._is_own or max(largest, default=0) >= self._vocab_size:
+            check(self.drafter, proposed, room, self._vocab_size)
+        for step, draft in zip(steps, proposed, strict=True):
+            step.proposed = draft
+        if asking is not None:
+            for step, num_steps in zip(steps, asking.num_steps, strict=True):
+                step.num_model_steps = num_steps
+            steps[0].num_model_read = asking.num_read
+            steps[0].model_load_s = asking.load_s
 
     def _extended(self, step: SequenceStep) -> Draft:
         """Return the draft with the user's prediction and what the grammar forces; new nodes come last."""
@@ -148,22 +159,18 @@ class Proposer:
             draft = with_forced(draft, grammar, step.room, state.stops.tokens_left - 1)
         return draft
 
-    @contextmanager
-    def _isolated(self, method: str) -> Iterator[None]:
-        """Count an error of the drafter inside, log the first one, and take all sequences away from it."""
-        try:
-            yield
-        except Exception as error:  # whatever it is, requests go on
-            if not self.isolates_errors:
-                raise
-            self._stats.drafter_errors += 1
-            self._num_errors += 1
-            if self._num_errors == 1:
-                self._log(method, error)
-            lost, self._drafted_for = [*self._drafted_for.values()], {}
-            for seq in lost:
-                with suppress(Exception):  # let it free what it holds, if it still can
-                    self.drafter.end(seq)
+    def _failed(self, method: str, error: Exception) -> None:
+        """Count an error of the drafter, log the first one, and take all sequences away from it."""
+        if not self.isolates_errors:
+            raise error
+        self._stats.drafter_errors += 1
+        self._num_errors += 1
+        if self._num_errors == 1:
+            self._log(method, error)
+        lost, self._drafted_for = [*self._drafted_for.values()], {}
+        for seq in lost:
+            with suppress(Exception):  # let it free what it holds, if it still can
+                self.drafter.end(seq)
 
     def _log(self, method: str, error: Exception) -> None:
         """Describe an error in one line, with its place in the drafter's own code."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -197,13 +196,15 @@ class SequenceStep:
     error: Exception | None = None
     """What ends this sequence and no other."""
 
-    @contextmanager
-    def isolated(self) -> Iterator[None]:
-        """Keep the first error that is raised inside."""
-        try:
-            yield
-        except Exception as error:
-            self.error = self.error or error
+    def __enter__(self) -> None:
+        """Isolate what is done for this sequence: an error inside ends it, and no other."""
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
+        """Keep the first error."""
+        if not isinstance(error, Exception):
+            return False
+        self.error = self.error or error
+        return True
 
     def finish(self, outcome: Outcome) -> None:
         """Show the emitted tokens to the stop checker one by one, and keep the outcome up to the sequence's end."""
@@ -248,7 +249,7 @@ def pack(steps: Sequence[SequenceStep]) -> tuple[list[SequenceStep], Batch]:
     """Pack the rows of several sequences into one pass, in order; a sequence that fails there is left out."""
     packed, segments, row = [], [], 0
     for step in steps:
-        with step.isolated():
+        with step:
             segment = Segment.of(step.seq.slot, step.base, step.tokens, step.draft)
             last, stop = row + len(step.tokens) - 1, row + len(segment.tokens)
             is_read = step.base + len(step.tokens) == len(step.seq.tokens)

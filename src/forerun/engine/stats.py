@@ -13,8 +13,7 @@ from dataclasses import asdict, dataclass, field
 from itertools import zip_longest
 from typing import Any
 
-from forerun.core import tree
-from forerun.core.types import Draft, Outcome
+from forerun.core.types import Outcome
 
 
 @dataclass(slots=True, repr=False)
@@ -31,17 +30,16 @@ class SpecStats:
     accepted_by_depth: list[int] = field(default_factory=list)
     drafted_by_depth: list[int] = field(default_factory=list)
 
-    def record(self, draft: Draft, outcome: Outcome) -> None:
-        """Count one verified draft of one sequence."""
+    def record(self, num_nodes: int, num_levels: int, outcome: Outcome) -> None:
+        """Count one verified draft of one sequence, of so many nodes on so many levels."""
         self.passes += 1
         self.emitted += len(outcome.emitted)
-        if not len(draft):
+        if not num_nodes:
             return
         self.drafts += 1
-        self.drafted += len(draft)
+        self.drafted += num_nodes
         self.accepted += len(outcome.path)
         drafted, accepted = self.drafted_by_depth, self.accepted_by_depth
-        num_levels = 1 + max(tree.depths(draft.parents))
         for counts, depth in ((drafted, num_levels), (accepted, len(outcome.path))):
             counts += [0] * (depth - len(counts))
             counts[:depth] = [count + 1 for count in counts[:depth]]

@@ -19,8 +19,9 @@ class _Waiting:
     def __init__(self) -> None:
         self.is_over = False
         self.caught: list[int] = []
+        found = zip(_ALL, map(_signal.getsignal, _ALL), strict=True)
         self.handlers = {
-            number: handler for number in _ALL if callable(handler := _handler(number))
+            number: _behind(number, handler) for number, handler in found if callable(handler)
         }
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -30,9 +31,8 @@ class _Waiting:
             self.caught.append(number)
 
 
-def _handler(number: int) -> Any:
+def _behind(number: int, handler: Any) -> Any:
     """Return a signal's handler; of one that still stands in, as a signal came while it left, the one behind it."""
-    handler = _signal.getsignal(number)
     while isinstance(handler, _Waiting) and handler.is_over:
         handler = handler.handlers[number]
     return handler

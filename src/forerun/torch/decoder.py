@@ -166,7 +166,7 @@ class Decoder:
 
     def _run(self, tile: Tile, cache: TensorCache, aux_layers: tuple[int, ...]) -> list[Tensor]:
         """Return the last hidden state of a tile's rows, then the asked layers' outputs, each (num_rows, D)."""
-        x = self._with_positions(tile)
+        x = self._at(tile.inputs, tile.positions)
         x = x if self._ends is None else self._ends.begin(x)
         outputs: dict[int, Tensor] = {}
         for layer, block in enumerate(self._blocks):
@@ -182,11 +182,19 @@ class Decoder:
         """Embed tokens (R,) as (R, D), positions left out."""
         return _host(self._embed[self._to_device(ids)] * self.config.embedding_multiplier)
 
-    def _with_positions(self, tile: Tile) -> Tensor:
-        x = tile.inputs
+    def embedded(self, tokens: Tensor) -> Tensor:
+        """Embed a text's tokens (T,) from its first one on, with learned positions: (T, D) for a whole-text layer."""
+        x = self._embed[tokens] * self.config.embedding_multiplier
+        return self._at(x, torch.arange(len(x), device=x.device))
+
+    def normed(self, x: Tensor) -> Tensor:
+        """Return what the head reads of the last layer's output (T, D)."""
+        return self._norm(x)
+
+    def _at(self, x: Tensor, positions: Tensor) -> Tensor:
         if self._positions is None or self.config.learned_position_offset is None:
             return x
-        return x + self._positions[tile.positions + self.config.learned_position_offset]
+        return x + self._positions[positions + self.config.learned_position_offset]
 
     def _tile(self, batch: Batch, inputs: Tensor, cache: TensorCache) -> Tile:
         padding = (0, TILE - batch.num_rows)

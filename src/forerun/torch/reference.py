@@ -43,11 +43,13 @@ def flat_columns(pieces: Tensor) -> tuple[Tensor, Tensor]:
 
     The first columns of all K inputs, whose numbers are `pieces` (K,), then the others of each.
     """
-    first = torch.arange(len(pieces))
+    first = torch.arange(len(pieces), device=pieces.device)
     source = torch.cat((first, torch.repeat_interleave(first, pieces.long() - 1)))
-    seen = torch.cat((torch.zeros(1).long(), (pieces.long() - 1).cumsum(0)))
-    nth = torch.arange(len(source) - len(pieces)) - seen[source[len(pieces) :]] + 1
-    return source, torch.cat((torch.zeros(len(pieces)).long(), nth))
+    zeros, more = torch.zeros_like(first), (pieces.long() - 1).cumsum(0)
+    seen = torch.cat((zeros[:1], more))
+    rest = source[len(pieces) :]
+    nth = torch.arange(len(rest), device=pieces.device) - seen[rest] + 1
+    return source, torch.cat((zeros, nth))
 
 
 def flatten(x: Tensor, inverse: Tensor, pieces: Tensor, limit: int) -> Tensor:

@@ -92,7 +92,7 @@ def test_the_record_of_what_ships_names_the_command_that_makes_it(forerun, monke
     record = json.loads((folder / "train.json").read_text())
     seen = {}
 
-    def new_trainer(llm, learner, data, settings, states_gb, out, origin):
+    def new_trainer(llm, learner, data, settings, states_gb, out, origin, device):
         seen.update(
             origin, model=data.model, settings=asdict(settings) | {"bf16": True}
         )  # the machine's

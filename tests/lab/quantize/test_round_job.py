@@ -371,3 +371,18 @@ def test_an_expert_is_calibrated_by_the_rows_that_chose_it(
     list(few.run())
     assert few.figures()["rare_experts"] == 12
     assert few.rare == {"0": 6, "1": 6}
+
+
+@pytest.mark.parametrize("method", ["rtn", "awq", "gptq", "awq+gptq"])
+def test_no_tensor_of_a_step_is_where_torch_puts_it_by_itself(
+    method: Method, folders: dict[str, Path], tmp_path: Path
+) -> None:
+    """What names no device is on `meta` inside, and cannot be mixed with what the job has on its own."""
+    checkpoint = open_checkpoint(folders["llama"])
+    recipe = Recipe(method, Grid(4, 32), "compressed-tensors")
+    job = RoundJob(checkpoint, TEXTS, TEXTS[:2], tmp_path / "made", {}, recipe=recipe)
+    job._claim()
+    _, states = job._resume()
+    with torch.device("meta"):
+        job.step(0, states)
+    assert {each.device.type for each in states.values()} == {"cpu"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,7 +71,7 @@ def training(function: opt.Function) -> opt.Function:
 
 
 def settings_of(
-    tokens: str, eval_every: str, loss: str, text: Sequence[Path], **given: Any
+    tokens: str, eval_every: str, loss: str, text: Sequence[Path], device: str, **given: Any
 ) -> TrainSettings:
     """Read counts, and check what has few values. Raises ConfigError."""
     from forerun.lab.train.session import has_bf16
@@ -81,17 +82,36 @@ def settings_of(
         stages=(TEXT_SHARE, REPLY_SHARE) if text else (0, 1),
         loss=check_choice("loss", loss, LOSSES),  # type: ignore[arg-type]
         eval_every=count_of("--eval-every", eval_every),
-        bf16=has_bf16(),
+        bf16=has_bf16(device),
         **given,
     )
 
 
+def device_of(name: str) -> str:
+    """Return the device to learn on. Raises ConfigError that names the CPU if there is no such device."""
+    from forerun.system.device import choose_device, let_threads_sleep
+
+    let_threads_sleep()  # before torch is imported
+    device = choose_device(name)
+    if device != "cpu":
+        from forerun.torch.backend import missing_device
+
+        if device == "cuda" and (rank := os.environ.get("LOCAL_RANK")):
+            device = f"cuda:{rank}"  # each of torchrun's processes has its own
+        if problem := missing_device(device):
+            raise ConfigError(problem)
+    return device
+
+
 def load(config: EngineConfig) -> LLM:
-    """Load the model that is learned from; from now on torch, if it is installed, has as many threads."""
+    """Load the model that is learned from, as it will be served: on the CPU, whatever device learns.
+
+    From now on torch, if it is installed, has as many threads.
+    """
     from forerun.system.device import let_threads_sleep, torch_problem
 
     let_threads_sleep()
-    llm = opt.load(config, controller=False)
+    llm = opt.load(config, controller=False, device="cpu")
     if torch_problem() is None:
         from forerun.torch.backend import set_threads
 

@@ -10,9 +10,10 @@ import click
 from forerun.cli import options as opt
 from forerun.core.config import DEFAULT_MODEL
 from forerun.core.errors import ConfigError, unknown
+from forerun.lab.commands._training import device_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from forerun.lab.quantize.flatten import Kind
     from forerun.lab.quantize.job import QuantizeJob
@@ -63,6 +64,9 @@ BOUND = 0.02
     type=opt.PATH,
     help="Text for the perplexities of the report; default: the rest of --calib.",
 )
+@click.option(
+    "--device", default="cpu", help="cpu, or cuda where torch has one; not with --method flatten."
+)
 @click.option("-t", "--threads", type=int, help="CPU threads; default: physical cores.")
 @click.option("-o", "--out", type=opt.PATH, help="The new folder.")
 @opt.as_json
@@ -79,6 +83,7 @@ def command(
     calib: Path | None,
     calib_tokens: int,
     eval_text: Path | None,
+    device: str,
     threads: int | None,
     out: Path | None,
     as_json: bool,
@@ -86,12 +91,12 @@ def command(
     """Round a model's weights to few bits, and write it as a Hugging Face folder that other engines read too.
 
     Block by block, so that a small machine can round a large model. Ctrl-C loses nothing: the same command goes on. The
-    report at the end has the perplexity before and after, and the error of each kind of matrix.
+    report at the end has the perplexity before and after, and the error of each kind of matrix. With --device cuda
+    blocks are computed and rounded there; the same command goes on with another --device.
     """
     from forerun.hub.names import resolve
-    from forerun.system.device import let_threads_sleep
 
-    let_threads_sleep()  # before torch is imported
+    device = device_of(device)  # before torch is imported
     from forerun.lab.quantize import report
     from forerun.lab.quantize.flatten_job import FlattenJob
     from forerun.lab.quantize.round_job import RoundJob
@@ -104,9 +109,10 @@ def command(
     opt.check_least("calib_tokens", calib_tokens, report.TEXT_TOKENS)
     model = word or model
     checkpoint = open_checkpoint(resolve(model))
-    given = {"bits": bits, "group": group, "format": format}
+    given: dict[str, object] = {"bits": bits, "group": group, "format": format}
     what: dict[str, object]
     if method == "flatten":
+        given["device"] = None if device == "cpu" else device
         _refuse(given, "has no meaning for --method flatten")
         kinds = _kinds(scale)
         what = {"method": method, "bound": _bound(bound), "scale": "+".join(kinds)}
@@ -117,23 +123,29 @@ def command(
     calibration, held_out = report.texts_of(checkpoint, calib, eval_text, calib_tokens)
     if method == "rtn":
         calibration = []
+    given_job = (checkpoint, calibration, held_out, out)
+    origin = _origin(checkpoint, what, (calibration, held_out))
+    job: QuantizeJob
+    if method == "flatten":
+        job = FlattenJob(*given_job, origin, bound=_bound(bound), kinds=kinds)
+    else:
+        job = RoundJob(*given_job, origin, recipe=recipe, device=device)
+    stated = report.state(job, what, is_shown=not as_json)
+    report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
+
+
+def _origin(
+    checkpoint: Checkpoint, what: Mapping[str, object], texts: Iterable[Sequence[Sequence[int]]]
+) -> dict[str, object]:
+    """Return what a result depends on."""
     path = checkpoint.path
     files = sorted(path.glob("*.safetensors")) if path.is_dir() else [path]
-    origin = {
+    return {
         "model": str(path.resolve()),
         "files": [[p.name, p.stat().st_size, p.stat().st_mtime_ns] for p in files],
         "recipe": what,
-        "texts": [hash(tuple(map(tuple, texts))) for texts in (calibration, held_out)],
+        "texts": [hash(tuple(map(tuple, each))) for each in texts],
     }
-    job: QuantizeJob
-    if method == "flatten":
-        job = FlattenJob(
-            checkpoint, calibration, held_out, out, origin, bound=_bound(bound), kinds=kinds
-        )
-    else:
-        job = RoundJob(checkpoint, calibration, held_out, out, origin, recipe=recipe)
-    stated = report.state(job, what, is_shown=not as_json)
-    report.run(job, {"model": model, **what, "out": str(out)}, stated, as_json=as_json)
 
 
 def _recipe(

@@ -56,6 +56,8 @@ def command(
 
     With --hidden and --layers it has a shape of its own and begins with random weights: give --text, too.
 
+    With --device cuda it is trained there; the same command goes on with another --device.
+
     The folder is a draft: -d draft_model:model=FOLDER. It names the model's folder below it by its full path.
     """
     from forerun.core.errors import ConfigError
@@ -73,13 +75,17 @@ def command(
     elif heads:
         raise ConfigError("--heads needs --hidden, the width of a draft of its own shape")
     rate = (NEW_RATE if hidden else RATE) if lr is None else lr
+    device = shared.device_of(config.device)
     settings = shared.settings_of(
-        *(tokens, eval_every, loss, text), batch=batch, lr=rate, patience=patience, seed=seed
+        *(tokens, eval_every, loss, text, device),
+        batch=batch,
+        lr=rate,
+        patience=patience,
+        seed=seed,
     )
-    with session.processes() as is_first:
+    with session.processes(device) as is_first:
         llm = shared.load(config)
-        target = llm.model.config
-        path = llm.path if source is None else resolve(source)
+        target, path = llm.model.config, llm.path if source is None else resolve(source)
         origin: dict[str, object] = {"from": name_of(path)}
         if hidden:
             own = new_draft.config_of(target, hidden, layers, heads or -(-hidden // 64))
@@ -102,6 +108,6 @@ def command(
                 sibling, depth, shape, weights, checkpoint, num_tokens
             )
         origin |= asdict(shape)
-        folder = out or data.path.with_name(f"{data.model}.draft_model")
-        trainer = session.new_trainer(llm, learner, data, settings, states_gb, folder, origin)
+        out = out or data.path.with_name(f"{data.model}.draft_model")
+        trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin, device)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)

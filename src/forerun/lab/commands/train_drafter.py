@@ -138,7 +138,8 @@ def command(
     """Train a drafter on the model's own replies. Ctrl-C loses nothing: the same command goes on where it was.
 
     `forerun train data` makes the replies: to 100 prompts at least; 100k tokens are a beginning, 1M what a good drafter
-    takes. Under `torchrun` several processes share the work.
+    takes. Under `torchrun` several processes share the work. With --device cuda the model's states, the losses and the
+    steps are computed there, of the weights as they are stored; the same command goes on with another --device.
     """
     import torch
 
@@ -153,9 +154,10 @@ def command(
     elif sibling is not None:
         raise ConfigError("--from-model says whose network --from is: give both")
     _check_ranges(context)
+    device = shared.device_of(config.device)
     rate = RATES.get(optimizer, 0.0) * (1 if begin is None else networks.GOING_ON)
     settings = shared.settings_of(
-        *(tokens, eval_every, loss, text),
+        *(tokens, eval_every, loss, text, device),
         batch=batch,
         lr=lr if lr is not None else rate,
         optimizer=shared.check_choice("optimizer", optimizer, tuple(RATES)),
@@ -166,7 +168,7 @@ def command(
         step_weight=step_weight,
         seed=seed,
     )
-    with session.processes() as is_first:
+    with session.processes(device) as is_first:
         llm = shared.load(config)
         data = session.read_data(llm, answers, text, vocab)
         torch.manual_seed(seed)
@@ -188,7 +190,7 @@ def command(
         out = out or data.path.with_name(f"{data.model}.{what.name}")
         origin = {"kind": asdict(what)} | ({"from": begin.name} if begin else {})
         origin |= {"from_model": name_of(Path(sibling))} if sibling else {}
-        trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin)
+        trainer = session.new_trainer(llm, learner, data, settings, states_gb, out, origin, device)
         shared.train(context, llm, trainer, data, is_first=is_first, as_json=as_json)
 
 

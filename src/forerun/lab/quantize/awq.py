@@ -98,7 +98,7 @@ def clipped(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
     starts = range(0, weight.shape[1], width)
     gram = torch.stack([inputs.gram[i : i + width, i : i + width] for i in starts])
     largest = groups.abs().amax(-1, keepdim=True)
-    best, least = groups.clone(), torch.full(groups.shape[:2], torch.inf)
+    best, least = groups.clone(), torch.full_like(groups[..., 0], torch.inf)
     for share in CLIPS:
         cut = groups.clamp(-largest * share, largest * share)
         off = (grid.nearest(cut.reshape(weight.shape)).view_as(groups) - groups).transpose(0, 1)
@@ -111,7 +111,7 @@ def clipped(weight: Tensor, inputs: Inputs, grid: Grid) -> Tensor:
 
 def mean_weight(weight: Tensor, grid: Grid) -> Tensor:
     """Return the mean over rows (K,) of each weight's magnitude as a share of its group's largest."""
-    total = torch.zeros(weight.shape[1])
+    total = weight.new_zeros(weight.shape[1])
     for rows in weight.split(max(1, _NUMBERS_AT_A_TIME // weight.shape[1])):
         groups = rows.view(len(rows), -1, grid.width(rows.shape[1])).abs()
         total += (groups / (groups.amax(-1, keepdim=True) + 1e-6)).sum(0).flatten()

@@ -160,7 +160,7 @@ class _WholeAttention(Attention):
         if tile.query_scale is not None:
             query = query * tile.query_scale
         key, value = self._keys_and_values(self.k(x), x, tile)
-        sees = _sees(len(x), self.kind.sliding_window)
+        sees = _sees(len(x), self.kind.sliding_window, x.device)
         if self.config.attention_cap is None and self.sinks is None:
             # As a batch of one: other shapes take a path that stores the scores of all heads.
             query, key, value = (part.transpose(0, 1)[None] for part in (query, key, value))
@@ -229,7 +229,9 @@ class WholeBlock:
         )
         self._weights = _NotedWeights(config, {f"layers.0.{n}": w for n, w in weights.items()})
         self._weights.flat = {} if flat is None else flat
-        around = {"embed": torch.zeros(1, config.hidden_size), "norm": torch.ones(0)}
+        device = next(iter(weights.values())).device
+        around = {"embed": torch.zeros(1, config.hidden_size, device=device)}
+        around["norm"] = torch.ones(0, device=device)
         self._decoder = Decoder(config, {**self._weights.tensors, **around})
         self._block = Block(self._weights, 0)
         self._rope = kind.rope
@@ -251,6 +253,12 @@ class WholeBlock:
         out = self._block(x, self._tile(x), self._cache)
         rows = self._weights.rows.items()
         return out, {site: parts[0] if len(parts) == 1 else _text(parts, x) for site, parts in rows}
+
+    def output(self, x: Tensor) -> Tensor:
+        """Return the layer's output (T, D) for its input (T, D), and keep nothing of what its matrices read."""
+        out, _ = self(x)
+        self._weights.rows = {}
+        return out
 
     @property
     def readers(self) -> dict[str, list[str]]:
@@ -284,7 +292,7 @@ class WholeBlock:
     def _tile(self, x: Tensor) -> Tile:
         """Return a whole text as one tile, and forget what was read of the one before."""
         self._weights.rows = {}
-        positions = torch.arange(len(x))
+        positions = torch.arange(len(x), device=x.device)
         angles = {} if self._rope is None else {self._rope: self._angles(positions)}
         scale = self._decoder._query_scale(positions)
         return Tile(len(x), x, positions, angles, scale, per_layer=None, segments=())
@@ -312,9 +320,10 @@ def _text(parts: list[Tensor], x: Tensor) -> Tensor:
     return torch.cat(parts)[: len(x)]
 
 
-def _sees(num_tokens: int, window: int | None) -> Tensor:
+def _sees(num_tokens: int, window: int | None, device: torch.device) -> Tensor:
     """Which keys (columns) a query (row) sees."""
-    distance = torch.arange(num_tokens)[:, None] - torch.arange(num_tokens)
+    positions = torch.arange(num_tokens, device=device)
+    distance = positions[:, None] - positions
     return (distance >= 0) & (distance < (window or num_tokens))
 
 
@@ -355,7 +364,7 @@ def inputs_of(x: Tensor) -> Inputs:
 def added(before: Inputs | None, x: Tensor, step: int, index: int) -> Inputs:
     """Add rows x (N, K), the text of that index, to sums; one of `step` rows is sampled."""
     if before is None:
-        each, pairs = torch.zeros(x.shape[1]), torch.zeros(x.shape[1], x.shape[1])
+        each, pairs = x.new_zeros(x.shape[1]), x.new_zeros(x.shape[1], x.shape[1])
         before = Inputs(0, each, pairs, each.clone(), x[:0])
     before.magnitude.add_(x.abs().sum(0))
     before.gram.addmm_(x.T, x)

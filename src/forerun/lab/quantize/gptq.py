@@ -58,7 +58,7 @@ def compensated(
     lower, order = feedback.lower, feedback.order.tolist()
     scales, zeros = scales.T.contiguous(), zeros.T.contiguous()
     lacking = weight.T[feedback.order]  # (K, N): what is left of a column when it is rounded
-    codes = torch.empty(num_in, len(weight), dtype=torch.int16)
+    codes = torch.empty_like(lacking, dtype=torch.int16)
     for stop in range(num_in, 0, -_COLUMNS):
         start = max(0, stop - _COLUMNS)
         owed = lower[stop:, start:stop].T @ lacking[stop:]

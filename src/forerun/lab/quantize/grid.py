@@ -73,8 +73,8 @@ class Grid:
 
 def coded(codes: Tensor, scales: Tensor, zeros: Tensor) -> Codes:
     """Return codes (N, K) from 0 to 255 with scales and zero points (N, G), fp32."""
-    unsigned = codes.to(torch.uint8).contiguous()
-    return Codes(unsigned.numpy(), scales.numpy(), zeros=zeros.numpy())
+    unsigned = codes.to(torch.uint8).contiguous().cpu()
+    return Codes(unsigned.numpy(), scales.cpu().numpy(), zeros=zeros.cpu().numpy())
 
 
 def grid_for(bits: int, group: str | None, widths: set[int]) -> Grid:

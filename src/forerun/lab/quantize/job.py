@@ -62,6 +62,8 @@ class QuantizeJob(ABC):
     folder: Path
     origin: Mapping[str, object]
     """What the result depends on, as JSON."""
+    device: str = "cpu"
+    """Where blocks are computed and rounded; texts' embeddings and the head stay on the host."""
     errors: dict[str, float] = field(default_factory=dict)
     """Of each matrix, or site and width: the error of its outputs, relative to their size."""
     divergences: dict[str, float] = field(default_factory=dict)
@@ -122,7 +124,8 @@ class QuantizeJob(ABC):
             self.step(step, states)
             known = {"done": step + 1, "errors": self.errors, "divergences": self.divergences}
             known["rare"] = self.rare
-            arrays = {n: tensor.numpy() for n, tensor in self.saved(step + 1, states).items()}
+            saved = self.saved(step + 1, states).items()
+            arrays = {name: tensor.cpu().numpy() for name, tensor in saved}
             noted = {name: json.dumps(value) for name, value in known.items()}
             tensor_file.write(self.partial / _STATE, arrays, noted)
             return_freed()
@@ -145,7 +148,7 @@ class QuantizeJob(ABC):
     def _figures_of_held(self) -> dict[str, float]:
         """Return the held-out text's perplexities before and after, and how far predictions moved. Frees its states."""
         _, states = self._resume()
-        both = torch.stack([states.pop("held"), states.pop("rounded")])
+        both = torch.stack([states.pop("held"), states.pop("rounded")]).cpu()
         del states
         targets = torch.tensor(self.held_out)
         is_rounded = self.rounds_outside
@@ -158,10 +161,12 @@ class QuantizeJob(ABC):
         """Return how many steps are done, and the states after them."""
         path = self.partial / _STATE
         if not path.is_file():
-            return 0, self.begin(*map(self.outside.embed, (self.calibration, self.held_out)))
+            texts = map(self.outside.embed, (self.calibration, self.held_out))
+            return 0, self.begin(*(each.to(self.device) for each in texts))
         with safetensors.safe_open(path, framework="pt") as file:
             known = {n: json.loads(text) for n, text in file.metadata().items() if n != "format"}
-            states = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            names = file.keys()
+            states = {name: file.get_tensor(name).to(self.device) for name in names}
         self.errors, self.divergences = known["errors"], known["divergences"]
         self.rare = known["rare"]
         return known["done"], states
@@ -186,12 +191,16 @@ class QuantizeJob(ABC):
         stored = stored_weights(self.checkpoint, self.arch, self.config, start)
         weights = {}
         for name, tensor in stored:
-            values = torch.from_numpy(tensor.dequantize())
+            values = self.on_device(tensor.dequantize())
             if not torch.isfinite(values).all():
                 raise LoadError(f"tensor '{tensor.name}' holds NaN or infinity")
             weights[name.removeprefix(start)] = values
             tensor.release()
         return weights
+
+    def on_device(self, values: np.ndarray) -> Tensor:
+        """Return numbers of the host where blocks are computed."""
+        return torch.from_numpy(values).to(self.device)
 
     def write_block(
         self,

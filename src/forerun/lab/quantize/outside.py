@@ -184,5 +184,5 @@ def as_fp16(values: Tensor, complaint: str) -> np.ndarray:
     halves = values.to(torch.float16)
     if not torch.isfinite(halves).all():
         raise LoadError(complaint)
-    array: np.ndarray = halves.numpy()
+    array: np.ndarray = halves.cpu().numpy()
     return array

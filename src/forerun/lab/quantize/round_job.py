@@ -8,7 +8,6 @@ from itertools import count
 from typing import Literal
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from forerun.lab.quantize.awq import Inputs, clipped, search_scales
@@ -243,7 +242,7 @@ class RoundJob(QuantizeJob):
         rounded = self._round_layer(step, weights, seen)
         return_freed()
         if len(states["rounded"]):
-            values = {n: torch.from_numpy(matrix.values()) for n, matrix in rounded.items()}
+            values = {n: self.on_device(matrix.values()) for n, matrix in rounded.items()}
             advance(WholeBlock(self.config, weights | values, step), states["rounded"])
             del values
         self.write_block(step, {**weights, **rounded}, self._tensors, changed)
@@ -334,7 +333,7 @@ class RoundJob(QuantizeJob):
         grid = self.recipe.grid
         if inputs is None:
             codes = grid.round(weight)
-            difference = (torch.from_numpy(codes.values()) - weight).square().sum()
+            difference = (self.on_device(codes.values()) - weight).square().sum()
             return codes, float(difference / weight.square().sum().clamp(min=1e-30))
         if feedback is None:
             codes = grid.round(weight)
@@ -342,5 +341,5 @@ class RoundJob(QuantizeJob):
             scales, zeros = grid.ranges(weight)
             limits = (0, grid.top)
             codes = coded(compensated(weight, feedback, scales, zeros, limits), scales, zeros)
-        error = inputs.error(torch.from_numpy(codes.values()) - exact)
+        error = inputs.error(self.on_device(codes.values()) - exact)
         return codes, error / max(inputs.error(exact), 1e-30)

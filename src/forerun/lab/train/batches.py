@@ -10,7 +10,7 @@ R rows of a batch, N of them learned from, K steps, V' draft vocabulary, D hidde
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 import numpy as np
 import torch
@@ -64,7 +64,16 @@ class TrainBatch:
 
     def embedded(self, model: Model) -> Tensor:
         """Embed the tokens as a model does, (R, D) fp32."""
-        return torch.from_numpy(model.embed(self.tokens.numpy()))
+        rows = torch.from_numpy(model.embed(self.tokens.cpu().numpy()))
+        return rows.to(self.tokens.device)
+
+    def to(self, device: torch.device) -> TrainBatch:
+        """Move it to a device."""
+        parts = {n: part for n in _TENSORS if (part := getattr(self, n)).device != device}
+        return replace(self, **{name: part.to(device) for name, part in parts.items()})
+
+
+_TENSORS = [each.name for each in fields(TrainBatch) if each.name != "pieces"]
 
 
 def lengths(replies: Sequence[Reply], depth: int) -> int:
@@ -154,16 +163,16 @@ def pack(pieces: Sequence[Piece], depth: int, read: StateReader | NoStates) -> T
     )
 
 
-def teacher(batch: TrainBatch, model: Model, ids: Ids) -> Tensor:
-    """Return the target's probabilities (R, V') bf16 of the draft vocabulary in each row, as it is served."""
-    logits = torch.from_numpy(model.head_rows(batch.last.numpy(), ids))
+def teacher(batch: TrainBatch, read: StateReader, ids: Ids) -> Tensor:
+    """Return the target's probabilities (R, V') bf16 of the draft vocabulary in each row, as it is read."""
+    logits = read.logits(batch.last, ids)
     return (logits - batch.log_normaliser[:, None]).exp_().bfloat16()
 
 
 def own_tokens(batch: TrainBatch, ids: Ids) -> Tensor:
     """Return ones (R, V') bf16 at each row's own next token, nothing where the draft vocabulary lacks it."""
-    known = torch.from_numpy(ids)
+    known = torch.from_numpy(ids).to(batch.following.device)
     at = torch.searchsorted(known, batch.following).clamp_(max=len(ids) - 1)
     found = (known[at] == batch.following).bfloat16()
-    ones = torch.zeros(len(at), len(ids), dtype=torch.bfloat16)
+    ones = found.new_zeros(len(at), len(ids))
     return ones.scatter_(1, at[:, None], found[:, None])

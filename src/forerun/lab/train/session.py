@@ -27,6 +27,7 @@ from forerun.lab.provenance import commit, now
 from forerun.lab.train import held_out, replies, simulated, sources
 from forerun.lab.train.answers import default_path, open_store
 from forerun.lab.train.batches import lengths
+from forerun.lab.train.device_states import DeviceStateReader
 from forerun.lab.train.held_out import EngineRun
 from forerun.lab.train.kept import RECORD
 from forerun.lab.train.learners import Learner
@@ -104,18 +105,18 @@ def state_reader(
     layers: tuple[int, ...] = (),
     *,
     reads_all: bool = False,
+    device: str = "cpu",
 ) -> StateReader:
-    """Make what reads the target's states for a drafter, and keeps up to so many GB of them next to the replies."""
-    config = llm.config
-    made_by = [
-        digest(open_checkpoint(llm.path).files),
-        config.quant,
-        config.head_bits,
-        config.kv,
-        layers,
-        reads_all,
-    ]
-    return StateReader(
+    """Make what reads the target's states for a drafter, and keeps up to so many GB of them next to the replies.
+
+    On a device they are those of the stored weights in fp32. Raises ConfigError for a family that is not read there.
+    """
+    config, files_of_model = llm.config, digest(open_checkpoint(llm.path).files)
+    is_served = device == "cpu"
+    as_served = [config.quant, config.head_bits, config.kv] if is_served else ["fp32"]
+    made_by = [files_of_model, *as_served, layers, reads_all]
+    reader = StateReader if is_served else DeviceStateReader.of(llm.path, device)
+    return reader(
         llm.model,
         layers,
         all_rows=reads_all,
@@ -145,10 +146,11 @@ def new_trainer(
     states_gb: float,
     out: Path,
     origin: Mapping[str, object],
+    device: str = "cpu",
 ) -> Trainer:
     """Make a run over the target's states, up to so many GB of them kept next to the replies."""
-    reads_all = learner.piece is None
-    read = state_reader(llm, data.path, states_gb, learner.layers, reads_all=reads_all)
+    what, reads_all = (llm, data.path, states_gb, learner.layers), learner.piece is None
+    read = state_reader(*what, reads_all=reads_all, device=device)
     known = {"model": data.model, "vocabulary": data.vocabulary, **origin}
     return Trainer(learner, llm.model, data.ids, settings, read, out, origin=known)
 
@@ -319,18 +321,20 @@ def show(
     out.print(f"{folder}: use it with -d {learner.name}:{given}")
 
 
-def has_bf16() -> bool:
-    """Tell whether the processor multiplies bf16 itself; emulated it would be slower than fp32."""
-    return bool(torch.cpu._is_avx512_bf16_supported())
+def has_bf16(device: str = "cpu") -> bool:
+    """Tell whether a device multiplies bf16 itself; emulated it would be slower than fp32."""
+    if device == "cpu":
+        return bool(torch.cpu._is_avx512_bf16_supported())
+    return bool(torch.cuda.is_bf16_supported(including_emulation=False))
 
 
 @contextmanager
-def processes() -> Iterator[bool]:
+def processes(device: str = "cpu") -> Iterator[bool]:
     """Join the other processes of `torchrun`, if there are any; yields whether this is the first."""
     if int(os.environ.get("WORLD_SIZE", "1")) == 1:
         yield True
         return
-    distributed.init_process_group("gloo")
+    distributed.init_process_group("gloo" if device == "cpu" else "nccl")
     try:
         yield distributed.get_rank() == 0
     finally:

@@ -22,7 +22,6 @@ from forerun.lab.train import batches
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.replies import Reply
 from forerun.lab.train.states import StateReader
-from forerun.model.model import Model
 
 TEMPERATURES = tuple(0.5 + 0.05 * i for i in range(31))
 """Tried in calibration."""
@@ -74,23 +73,24 @@ class SimulatedReply:
 @torch.no_grad()
 def measure(
     learner: Learner,
-    target: Model,
+    vocab_size: int,
     replies: Iterable[Reply],
     read: StateReader,
     ids: Ids,
     head: Tensor,
 ) -> list[SimulatedReply]:
     """Run the network along replies. `head` (V', D) are the target's rows of the draft vocabulary `ids`."""
-    measured, tokens = [], torch.from_numpy(ids)
-    index_of = torch.full((target.config.vocab_size,), -1)
-    index_of[tokens] = torch.arange(len(ids))
+    device = read.device
+    measured, tokens = [], torch.from_numpy(ids).to(device)
+    index_of = torch.full((vocab_size,), -1, device=device)
+    index_of[tokens] = torch.arange(len(ids), device=device)
     for reply in replies:
         if (piece := batches.whole_piece(reply, learner.depth)) is None:
             continue
-        batch = batches.pack([piece], learner.depth, read)
-        p = batches.teacher(batch, target, ids).float()
+        batch = batches.pack([piece], learner.depth, read).to(device)
+        p = batches.teacher(batch, read, ids).float()
         matches, alphas, right = [], [], []
-        reached = torch.ones(len(batch.at), dtype=torch.bool)
+        reached = torch.ones(len(batch.at), dtype=torch.bool, device=device)
         for index, out in enumerate(learner.outputs(batch)):
             rows = batch.at + 1 + index
             logits = (out.to(head.dtype) @ learner.head_of(index, head).T).float()
@@ -99,7 +99,8 @@ def measure(
             right.append(_by_temperature(logits[reached], index_of[batch.best[rows]][reached]))
             reached = reached & matches[-1]
         stacked = torch.stack(matches, 1), torch.stack(alphas, 1), torch.stack(right)
-        measured.append(SimulatedReply(reply.domain, reply.temperature == 0, *stacked))
+        figures = (each.cpu() for each in stacked)
+        measured.append(SimulatedReply(reply.domain, reply.temperature == 0, *figures))
     return measured
 
 

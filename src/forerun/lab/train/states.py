@@ -21,7 +21,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from forerun.core.arrays import Floats
+from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
 from forerun.core.types import Seq
@@ -80,6 +80,8 @@ class StateReader:
         max_nbytes: int,
     ) -> None:
         self.model, self.layers, self.all_rows = model, layers, all_rows
+        self.device = torch.device("cpu")
+        """Where a drafter learns of them; they themselves are handed over on the host."""
         self.folder, self.max_nbytes = folder, max_nbytes
         self.num_computed = 0
         """Tokens the target has read."""
@@ -128,27 +130,41 @@ class StateReader:
         self._nbytes += len(data)
 
     def _compute(self, reply: Reply, start: int) -> States:
-        tokens, cache = reply.tokens[:-1], self._cache
+        tokens = reply.tokens[:-1]
         if len(tokens) >= self.max_len:
             raise CapacityError(f"a text of {len(tokens) + 1} tokens does not fit {self.max_len}")
+        last, aux = self._passes(tokens)
+        self.num_computed += len(tokens)
+        return self._states(start, last[start:], aux[start:])
+
+    def logits(self, last: Tensor, ids: Ids) -> Tensor:
+        """Return the target's logits (R, V') of some tokens, of states (R, D), both on `device`."""
+        return torch.from_numpy(self.model.head_rows(last.numpy(), ids))
+
+    def _passes(self, tokens: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """Compute the states (R, D) of a text's tokens, and the layers' side by side, (R, T D)."""
+        cache = self._cache
         cache.truncate(0, 0)
         lasts, aux = [], []
         for at in range(0, len(tokens), CHUNK):
             part = tokens[at : at + CHUNK]
-            hidden = self.model.forward(Batch((Segment(0, at, part),)), cache, self.layers)
+            hidden = self.model.forward(Batch((Segment(0, at, tuple(part)),)), cache, self.layers)
             cache.keep(0, range(len(part)))
             lasts.append(hidden.last)
             aux.append(np.concatenate([np.empty((len(part), 0), np.float32), *hidden.aux], 1))
-        self.num_computed += len(tokens)
-        parts = (torch.from_numpy(np.concatenate(each)[start:]) for each in (lasts, aux))
-        return self._states(start, *parts)
+        last, of_layers = (torch.from_numpy(np.concatenate(each)) for each in (lasts, aux))
+        return last, of_layers
+
+    def _likeliest(self, last: Tensor) -> tuple[Tensor, Tensor]:
+        """Return of states (R, D) the normaliser of the target's logits (R,), and its likeliest token (R,)."""
+        top = self.model.topk(last.float().numpy(), 1, log_normaliser=True)
+        assert top.log_normaliser is not None
+        return torch.from_numpy(top.log_normaliser), torch.from_numpy(top.ids[:, 0]).contiguous()
 
     def _states(self, start: int, last: Tensor, aux: Tensor) -> States:
         last, aux = last.half(), aux.half()
-        top = self.model.topk(last.float().numpy(), 1, log_normaliser=True)
-        assert top.log_normaliser is not None
-        normaliser, best = map(torch.from_numpy, (top.log_normaliser, top.ids[:, 0]))
-        return States(start, last, aux, normaliser, best.contiguous())
+        parts = last, aux, *self._likeliest(last)
+        return States(start, *(part.cpu() for part in parts))
 
 
 class StateRecorder:

@@ -21,7 +21,7 @@ from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.lab.output import writing
 from forerun.lab.train import batches, simulated
-from forerun.lab.train.batches import Piece
+from forerun.lab.train.batches import Piece, TrainBatch
 from forerun.lab.train.learners import Learner
 from forerun.lab.train.losses import Loss, through_head
 from forerun.lab.train.optimizer import Optimizer, OptimizerName, all_finite, rate
@@ -103,7 +103,9 @@ class Trainer:
         self.learner, self.target, self.ids, self.depth = learner, target, ids, learner.depth
         self.settings, self.read, self.folder = settings, read, folder
         self.origin = dict(origin) | {"settings": asdict(settings)}
-        rows = torch.from_numpy(learner.source.head_weights(ids))
+        self.device = read.device
+        learner.net.to(self.device)
+        rows = torch.from_numpy(learner.source.head_weights(ids)).to(self.device)
         self.head = rows.bfloat16() if settings.bf16 else rows
         self.optimizer = Optimizer(learner.net, settings.optimizer, settings.lr, settings.vector_lr)
         self.progress = Progress()
@@ -151,11 +153,11 @@ class Trainer:
         if not path.exists():
             return
         try:
-            checkpoint: Any = torch.load(path, weights_only=True)
+            checkpoint: Any = torch.load(path, weights_only=True, map_location="cpu")
             origin, progress = checkpoint["origin"], Progress(**checkpoint["progress"])
         except Exception as error:  # torch raises what its unpickler meets
             raise _damaged(path, error) from error
-        differing = [key for key in self.origin if origin.get(key) != self.origin[key]]
+        differing = [key for key in self.origin if not _is_same(origin.get(key), self.origin[key])]
         if differing:
             raise ConfigError(
                 f"{path} is of a run with another {', '.join(differing)}: choose another -o, or delete it"
@@ -213,33 +215,38 @@ class Trainer:
         """One step of the weights; the loss a row and alpha by step."""
         ours = pieces[rank() :: world()]
         num_rows = sum(piece.stop - piece.start for piece in pieces)
-        sums = torch.zeros(1 + self.depth)
+        sums = torch.zeros(1 + self.depth, device=self.device)
         if ours:
             is_pretraining = self.learner.is_pretrained and not self.progress.stage
             read = NoStates() if is_pretraining else self.read
-            batch = batches.pack(ours, self.depth, read)
+            batch = batches.pack(ours, self.depth, read).to(self.device)
             is_own = is_pretraining or self.settings.loss == "token"
             p = (
                 batches.own_tokens(batch, self.ids)
                 if is_own
-                else batches.teacher(batch, self.target, self.ids)
+                else batches.teacher(batch, self.read, self.ids)
             )
-            total = torch.zeros(())
-            with torch.autocast("cpu", torch.bfloat16, enabled=self.settings.bf16):
-                outputs = self.learner.outputs(batch)
-            for index, out in enumerate(outputs):
-                head = self.learner.head_of(index, self.head)
-                value, alpha = through_head(out, head, p[batch.at + 1 + index], loss)
-                total = total + self.settings.step_weight**index * value
-                sums[1 + index] = alpha.sum()
+            total, alphas = self._losses(batch, p, loss)
             (total / num_rows).backward()
-            sums[0] = total.detach()
+            sums = torch.stack([total.detach(), *alphas])
         self._share(sums)
         if not bool(sums.isfinite().all()):
             raise self._broken()
         self.optimizer.step(share)
-        value, *alphas = (sums / num_rows).tolist()
-        return {"loss": value} | {f"alpha_{i}": alpha for i, alpha in enumerate(alphas, 1)}
+        value, *by_step = (sums / num_rows).tolist()
+        return {"loss": value} | {f"alpha_{i}": alpha for i, alpha in enumerate(by_step, 1)}
+
+    def _losses(self, batch: TrainBatch, p: Tensor, loss: Loss) -> tuple[Tensor, list[Tensor]]:
+        """Return the summed loss of all steps against the target's p (R, V'), and the sum of alpha of each."""
+        total, alphas = torch.zeros((), device=self.device), []
+        with torch.autocast(self.device.type, torch.bfloat16, enabled=self.settings.bf16):
+            outputs = self.learner.outputs(batch)
+        for index, out in enumerate(outputs):
+            head = self.learner.head_of(index, self.head)
+            value, alpha = through_head(out, head, p[batch.at + 1 + index], loss)
+            total = total + self.settings.step_weight**index * value
+            alphas.append(alpha.sum())
+        return total, alphas
 
     def _share(self, sums: Tensor) -> None:
         """Sum gradients and figures over all processes."""
@@ -287,7 +294,8 @@ class Trainer:
     def measure(self, replies: Sequence[Reply]) -> list[simulated.SimulatedReply]:
         """Measure reply by reply; raises ConfigError if none is long enough."""
         measured = simulated.measure(
-            self.learner, self.target, replies, self.read, self.ids, self.head
+            *(self.learner, self.target.config.vocab_size, replies),
+            *(self.read, self.ids, self.head),
         )
         if not measured:
             raise ConfigError(f"no reply that is held out has more than {self.depth + 1} tokens")
@@ -337,4 +345,12 @@ def world() -> int:
 
 
 def _copy(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {name: weight.detach().clone() for name, weight in weights.items()}
+    """Copy them to the host."""
+    return {name: weight.detach().cpu().clone() for name, weight in weights.items()}
+
+
+def _is_same(known: object, ours: object) -> bool:
+    """Tell whether a run goes on as it was; what it multiplies in follows from its device, which may be another."""
+    if isinstance(known, dict) and isinstance(ours, dict):
+        return known | {"bf16": None} == ours | {"bf16": None}
+    return known == ours

@@ -234,13 +234,14 @@ class NativeDecoder:
         borrows = self.config.borrows_kv  # so it writes no rows
         parts = batch.split(MAX_ROWS) if borrows else cache.parts(batch, MAX_ROWS)
         width, layers = self.config.hidden_size, sorted(set(aux_layers))
-        last = np.empty((batch.num_rows, width), np.float32)
-        aux = np.empty((len(layers), batch.num_rows, width), np.float32)
+        num_rows = batch.num_rows
+        last = np.empty((num_rows, width), np.float32)
+        aux = np.empty((len(layers), num_rows, width), np.float32)
         given = None if inputs is None else _rows(inputs)
         start = 0
         for part in parts:
-            is_whole = part.num_rows == batch.num_rows
             here = slice(start, start + part.num_rows)
+            is_whole = here.stop == num_rows and not start
             rows = aux if is_whole else np.empty_like(aux[:, here])
             x = None if given is None else given[here]
             try:

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from itertools import islice, pairwise
+from itertools import count, islice
+from operator import eq, le
 
 from forerun.core.batch import Batch
 from forerun.core.errors import CapacityError
@@ -196,14 +197,14 @@ class KVCache(ABC):
         Raises CapacityError for rows that do not exist.
         """
         base = self._lengths[slot]
-        if any(b <= a for a, b in pairwise((-1, *path))):
+        if any(map(le, path, (-1, *path))):
             raise ValueError(f"a path must ascend from 0, got {list(path)}")
         if path and not self.reserve(slot, path[-1] + 1):
             raise CapacityError(
                 f"cache row {base + path[-1]} of slot {slot} does not exist: "
                 f"it has {self.max_len} rows"
             )
-        in_place = next((i for i, row in enumerate(path) if row != i), len(path))
+        in_place = sum(map(eq, path, count()))  # they ascend
         if in_place < len(path):
             self._move(slot, [base + row for row in path[in_place:]], base + in_place)
         length = self._lengths[slot] = base + len(path)

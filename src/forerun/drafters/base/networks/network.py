@@ -142,7 +142,7 @@ def grow(
         num_nodes,
         min(network.min_chance for network in networks),
         ngrams,
-        [noise_below(seq, spread) for seq in seqs],
+        [None if seq.params.is_greedy else noise_below(seq, spread) for seq in seqs],
     )
     of_models = [steps for steps, each in zip(taken, asked, strict=True) if each.is_model]
     num_steps = [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)

@@ -120,8 +120,8 @@ class Eagle3Learner(Learner):
         """Each step's outputs (L, D). A row sees the true rows up to its own, then its own drafted ones."""
         net, attention, outputs = self.net, self.net.midlayer.self_attn, []
         g = net.fuse(aux)[None]
-        positions = torch.arange(length)[None]
-        future = torch.ones(length, length, dtype=torch.bool).triu(1)
+        positions = torch.arange(length, device=g.device)[None]
+        future = torch.ones(length, length, dtype=torch.bool, device=g.device).triu(1)
         step_keys: list[Keys] = []
         for index in range(self.depth):
             tokens = embedded[1 + index : 1 + index + length][None]
