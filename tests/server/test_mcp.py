@@ -79,7 +79,7 @@ def test_a_session_that_the_server_has_forgotten_begins_anew(mcp):
         (
             b'{"id": 1, "result": {"protocolVersion": "2024-11-05"}}',
             200,
-            "weather speaks revision '2024-11-05' of MCP, not one of 2025-11-25",
+            "weather speaks revision '2024-11-05' of MCP; it must be 2025-11-25",
         ),
     ],
 )

@@ -153,7 +153,7 @@ class McpServer:
                 version = found.get("protocolVersion")
                 if version not in VERSIONS:
                     speaks = f"{self.address.name} speaks revision {short_repr(version)} of MCP"
-                    raise McpError(f"{speaks}, not one of {', '.join(VERSIONS)}")
+                    raise McpError(f"{speaks}; it must be {' or '.join(VERSIONS)}")
                 session = {_VERSION: version}
                 if _SESSION in headers:
                     session[_SESSION] = headers[_SESSION]

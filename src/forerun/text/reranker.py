@@ -55,7 +55,7 @@ class Reranker:
         """
         yes, no = (tokenizer.encode(word, bos=False)[0] for word in ("yes", "no"))
         if yes == no:
-            raise RequestError("this model has no tokens for yes and no: it is not a reranker")
+            raise RequestError("this model has no tokens for yes and no: give a reranker")
         template = template or tokenizer.template(ChatTemplate)
         thinking = form_of(tokenizer.chat_template, tokenizer.encoder.token_to_id).thinking
         return cls(template, thinking, yes, no)
