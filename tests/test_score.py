@@ -59,7 +59,7 @@ def test_a_query_in_the_model_cards_form_is_followed_by_the_text(reranker):
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        (([1, 2], "a"), "a reranker reads texts, got"),
+        (([1, 2], "a"), "a reranker needs texts, got"),
         ((["a", "b"], ["a", "b", "c"]), "2 and 3 texts cannot be compared"),
     ],
 )

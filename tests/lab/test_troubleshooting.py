@@ -40,9 +40,11 @@ OF_FILES = (
     ),
 )
 OF_ALL_DRAFTERS = tuple(
-    f"drafters/base/{path.name}" for path in (SRC / "drafters" / "base").glob("*.py")
+    f"drafters/base/{path.name}"
+    for path in (SRC / "drafters" / "base").glob("*.py")
+    if path.name != "trimmed.py"
 )
-"""What methods share reads options, not files; its `networks` read files."""
+"""What methods share reads options, not files; its `networks` and its folders of trimmed heads are files."""
 OF_THE_LABORATORY = ("lab/",)
 """Where files and measurements are read: what is wrong with one has an entry together."""
 PLAIN = {

@@ -95,7 +95,7 @@ def questions(
     def asked(query: object, document: object) -> str:
         for one in (query, document):
             if not isinstance(one, str):
-                raise RequestError(f"a reranker reads texts, got {short_repr(one)}")
+                raise RequestError(f"a reranker needs texts, got {short_repr(one)}")
         query, document = str(query), str(document)
         return query + document if "<Query>" in query else own.prompt(query, document)
 

@@ -86,7 +86,9 @@ def load(model: str, target: Target) -> tuple[str, Ids]:
     if target.path is not None and (name := name_of(target.path)) != config.target:
         _log.warning("%s was trimmed for the words of %s, not of %s", folder, config.target, name)
     if config.vocab_size > target.model.config.vocab_size:
-        raise LoadError(f"{folder} has {config.vocab_size} tokens, more than the model")
+        raise LoadError(
+            f"{folder} has {config.vocab_size} tokens, more than the model: choose a list made for it"
+        )
     file = open_network(str(folder))
     try:
         names = {name: name for name in file.names()}
