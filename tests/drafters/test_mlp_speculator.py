@@ -23,9 +23,9 @@ from forerun.drafters.base.networks.network import Network
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mlp_speculator import NETWORK, Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
+from forerun.lab.torch.networks.mlp_speculator import MLPSpeculator
 from forerun.model.backends import torch as torch_backend
 from forerun.model.random_model import random_config, random_weights
-from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from forerun.weights.stored import stored_floats
 from tests.drafters.helpers import Words, refusal
 from tests.oracles.growth import Solo, Step

@@ -20,11 +20,11 @@ from forerun.drafters import suffix
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.loop import EngineLoop, Request
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.random_model import random_config
-from forerun.torch.decoder import Decoder
 from tests.engine.harness import GREEDY, engine_for, plain
 from tests.engine.loops import PROMPTS, WAIT_S, Form, failing, in_thread, is_idle, tokens
-from tests.torch.random_tensors import random_tensors
+from tests.lab.torch.random_tensors import random_tensors
 
 
 def test_an_error_in_a_step_reaches_every_request_and_the_next_ones_run(loop, answers):

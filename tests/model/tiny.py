@@ -16,10 +16,10 @@ import transformers
 from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Model
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import FORMATS
 from forerun.weights.multimodal import language_model_of

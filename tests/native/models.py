@@ -400,7 +400,7 @@ def random_weights(
 def reference(config: ModelConfig, weights: Mapping[str, StoredTensor]) -> Model:
     """The torch decoder of the same weights; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.backend import load
+    from forerun.lab.torch.backend import load
 
     return load(config, weights.items(), num_threads=1)
 

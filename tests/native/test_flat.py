@@ -43,7 +43,7 @@ def apply(decoder: NativeDecoder, x: np.ndarray) -> Floats:
 def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
     """By torch; without it the test is skipped."""
     torch = pytest.importorskip("torch")
-    from forerun.torch import reference
+    from forerun.lab.torch import reference
 
     codes = weight.codes()
     rows = codes.flat
@@ -155,7 +155,7 @@ def test_flattening_is_exact_before_rounding(
 ) -> None:
     """In exact arithmetic a widened row times repeated weights is the row times the weights, within range."""
     torch = pytest.importorskip("torch")
-    from forerun.torch import reference
+    from forerun.lab.torch import reference
 
     total, flattened = Fraction(0), Fraction(0)
     for x, weight, pieces in inputs:

@@ -25,8 +25,8 @@ from forerun.lab.quantize.round_job import (
     readers_of,
     scale,
 )
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.loader import load_model, read_config, stored_weights
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.tiny import FAMILIES, SEEING, VOCAB, hf_model, load_torch, prefill
 

@@ -93,7 +93,7 @@ def load(config: EngineConfig) -> LLM:
     let_threads_sleep()
     llm = opt.load(config, controller=False)
     if torch_problem() is None:
-        from forerun.torch.backend import set_threads
+        from forerun.lab.torch.backend import set_threads
 
         set_threads(llm.model.num_threads)
     return llm

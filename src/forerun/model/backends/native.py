@@ -1,6 +1,6 @@
 """The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
 
-It computes what `forerun.torch.decoder` computes, with int8 activations where weights are integers. It knows
+It computes what `forerun.lab.torch.decoder` computes, with int8 activations where weights are integers. It knows
 no checkpoint format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit
 for bit: a row's hidden state and logits do not depend on the other rows, on the number of threads or
 on the instruction set.

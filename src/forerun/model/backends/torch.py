@@ -1,4 +1,4 @@
-"""The torch backend (`--backend torch`): `forerun.torch`, where the extra `torch` is installed."""
+"""The torch backend (`--backend torch`): `forerun.lab.torch`, where the extra `torch` is installed."""
 
 from __future__ import annotations
 
@@ -19,20 +19,20 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
 
 def absent(device: str) -> str | None:
     """Return why torch has no such device."""
-    from forerun.torch.backend import missing_device
+    from forerun.lab.torch.backend import missing_device
 
     return missing_device(device)
 
 
 def load(*given: Any, **named: Any) -> Model:
-    """Return a model in fp32; see `forerun.torch.backend.load`."""
-    from forerun.torch import backend
+    """Return a model in fp32; see `forerun.lab.torch.backend.load`."""
+    from forerun.lab.torch import backend
 
     return backend.load(*given, **named)
 
 
 def blank(*given: Any, **named: Any) -> Model:
-    """Return a model without its weights; see `forerun.torch.backend.blank`."""
-    from forerun.torch import backend
+    """Return a model without its weights; see `forerun.lab.torch.backend.blank`."""
+    from forerun.lab.torch import backend
 
     return backend.blank(*given, **named)

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.backends.base import BlankWeight
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.system import device as machine
-from forerun.torch.decoder import Decoder
 from forerun.weights.rtn import Scheme, quantize_weight
 
 if TYPE_CHECKING:
