@@ -37,9 +37,8 @@ ORDER = (
 )
 TORCH_ROOMS = {"gpu", "parallel", "lab"}
 """Parts that need torch. The others run where it is not installed."""
-DOORS = {"model/backends/torch.py": "lab", "model/backends/triton.py": "gpu"}
-"""What loads a model on torch or triton: they alone know `forerun.lab` and `forerun.gpu`."""
-TORCH_DOOR = next(iter(DOORS))
+DOORS = {"model/backends/triton.py": "gpu"}
+"""What loads a model on triton: it alone knows `forerun.gpu`."""
 PRIVATE = {path.stem for path in ROOT.rglob("_*.py") if not path.stem.startswith("__")}
 """Modules of one folder alone."""
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -232,11 +231,9 @@ def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
         ("engine/x.py", "if TYPE_CHECKING:\n    import torch.nn", False),
         ("weights/x.py", "import safetensors.torch", False),
         ("weights/x.py", "from safetensors import torch", False),
-        ("model/x.py", "def f():\n    from forerun.lab.torch import backend", False),
-        ("model/x.py", "from forerun.model.backends import torch", True),
-        (TORCH_DOOR, "def f():\n    from forerun.lab.torch import backend", True),
-        (TORCH_DOOR, "import torch", False),
-        (TORCH_DOOR, "def f():\n    from forerun.gpu import load", False),
+        ("model/x.py", "def f():\n    from forerun.gpu import load", False),
+        ("model/x.py", "from forerun.model.backends import triton", True),
+        ("model/backends/triton.py", "import triton", False),
         ("model/backends/triton.py", "def f():\n    from forerun.gpu import load", True),
         *((f"{room}/x.py", "import torch", True) for room in sorted(TORCH_ROOMS)),
     ],

@@ -340,7 +340,7 @@ def test_the_native_kernels_run_what_was_written(
         for name in (f"layers.{layer}.{short}" for short in matrices_of(config, layer)):
             torch.testing.assert_close(new[name], grid.nearest(old[name]), rtol=0, atol=0)
     try:
-        model = load_model(checkpoint, backend="native")
+        model = load_model(checkpoint)
     except LoadError as error:
         pytest.skip(str(error))
     assert not isinstance(model, Decoder)

@@ -9,19 +9,14 @@ from forerun.model.config import LayerConfig, ModelConfig
 from forerun.model.model import Model
 from forerun.system.device import torch_problem
 
-PRIORITY = 1
-DEVICES = ("cuda",)
-
 NO_TRITON = (
     "triton is not installed: it comes with forerun's extra gpu (pip install '.[gpu]' in a clone; docs/installing.md); "
     "or use --device cpu"
 )
 
 
-def unsupported(config: ModelConfig, device: str) -> str | None:
-    """Return why the kernels cannot run a model on such a device: not a GPU, not built, not installed."""
-    if not device.startswith("cuda"):
-        return "the Triton kernels are for GPUs"
+def unsupported(config: ModelConfig) -> str | None:
+    """Return why the kernels cannot run a model: not built, not installed."""
     return not_built(config) or torch_problem() or _missing_triton()
 
 

@@ -1,6 +1,6 @@
 """The optional native extension: is it there, and if not, why and what is lost.
 
-Without it models run on torch in fp32, where the extra `torch` is installed, with drafters that need no kernels.
+Without it models run on GPUs alone, with drafters that need no kernels.
 """
 
 from __future__ import annotations
@@ -80,6 +80,6 @@ def summary() -> str:
     if problem is None:
         return "native kernels: yes"
     return (
-        f"native kernels: no ({problem}). Models run on torch, more slowly, if the extra torch is installed, "
-        f"and without drafters of tables or networks; for all of it {REMEDY}."
+        f"native kernels: no ({problem}). Models run on GPUs alone (--device cuda), without drafters of tables or "
+        f"networks; for all of it {REMEDY}."
     )
