@@ -18,7 +18,7 @@ from torch import Tensor
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
-from forerun.core.errors import CapacityError, LoadError
+from forerun.core.errors import CapacityError, DeviceMemoryError, LoadError
 from forerun.core.types import TopK
 from forerun.gpu.cache import GpuCache
 from forerun.gpu.choice import finish, top_k
@@ -156,8 +156,9 @@ class GpuDecoder:
                     parts.append(self._run(part, rows, cache, aux_layers))
                     first += part.num_rows
         except torch.OutOfMemoryError as error:
-            raise CapacityError(
-                f"{self.device} has no memory left for a pass of {batch.num_rows} rows; allow fewer sequences"
+            raise DeviceMemoryError(
+                f"{self.device} has no memory left for a pass of {batch.num_rows} rows: ask for less context, or allow "
+                "fewer sequences (--max-num-seqs)"
             ) from error
         hidden, *aux = np.concatenate(parts, axis=1)
         return Hidden(hidden, tuple(aux))
