@@ -13,10 +13,9 @@ from forerun.model.loader import choose_backend
 from tests.native.models import KINDS
 
 NOT_BUILT = {
-    **dict.fromkeys(("experts", "sinks"), "mixtures of experts"),
     **dict.fromkeys(("per layer", "streams", "float streams"), "per-layer embeddings"),
     **dict.fromkeys(("hybrid", "tiled", "short", "alone"), "recurrent layers"),
-    **dict.fromkeys(("latent", "latents"), "attention to latents"),
+    **dict.fromkeys(("latent", "latents"), "attention to latents, experts in groups"),
     "float": "gelu by the C library's erf",
 }
 

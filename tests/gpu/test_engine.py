@@ -69,5 +69,5 @@ def test_without_a_card_it_is_planned_for_one_and_not_loaded(forerun, tiny_gguf:
     )
     code, _, said = forerun("generate", "x", "--raw", *asked)
     assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith("error: backend triton cannot run this model on cuda: torch ")
+    assert said.startswith("error: this model cannot run on cuda: torch ")
     assert said.endswith("sees 0 CUDA devices; use --device cpu\n")

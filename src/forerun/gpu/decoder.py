@@ -8,7 +8,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -22,6 +22,7 @@ from forerun.core.errors import CapacityError, DeviceMemoryError, LoadError
 from forerun.core.types import TopK
 from forerun.gpu.cache import GpuCache
 from forerun.gpu.choice import finish, top_k
+from forerun.gpu.experts import Experts
 from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
 from forerun.gpu.passes import Angles, plan, run_starts
@@ -36,6 +37,8 @@ from forerun.weights.stored import StoredTensor
 
 _STACKS = {"qkv": ("q", "k", "v"), "up": ("gate", "up"), "o": ("o",), "down": ("down",)}
 """Matrices that read the same rows, in the order of their outputs."""
+_EXPERTS = ("router", "expert_gate", "expert_up", "expert_down")
+"""Those of experts, each by itself."""
 
 
 class GpuDecoder:
@@ -75,7 +78,7 @@ class GpuDecoder:
 
     def _pack_complete(self, prefix: str) -> None:
         """Pack the matrices of a layer whose neighbours are all there."""
-        for stack, shorts in _STACKS.items():
+        for stack, shorts in (*_STACKS.items(), *((name, (name,)) for name in _EXPERTS)):
             if stack == "up" and not self.config.gated_mlp:
                 shorts = ("up",)
             names = [f"{prefix}.{short}" for short in shorts]
@@ -122,9 +125,24 @@ class GpuDecoder:
             head_norms = torch.cat(
                 [norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts]
             )
-        stacks = {name: self._stacks[prefix + name] for name in _STACKS}
         angles = None if rope is None else self._angles[rope]
-        return Layer(config, index, norms, **stacks, angles=angles, head_norms=head_norms)
+        of = {name: self._stacks.get(prefix + name) for name in ("up", "down")}
+        return Layer(
+            config, index, norms, self._stacks[prefix + "qkv"], self._stacks[prefix + "o"], **of,
+            experts=self._experts(index, norms), angles=angles, head_norms=head_norms,
+        )  # fmt: skip
+
+    def _experts(self, index: int, norms: Mapping[str, Norm]) -> Experts | None:
+        shape = self.config.layer(index).experts
+        if shape is None:
+            return None
+        stacks = (self._stacks.get(f"layers.{index}.{name}") for name in _EXPERTS)
+        router, gate, up, down = (None if stack is None else stack.parts[0] for stack in stacks)
+        assert router is not None
+        assert up is not None
+        assert down is not None
+        bias = norms["choice_bias"].weight if shape.has_choice_bias else None
+        return Experts(shape, router, gate, up, down, bias)
 
     def forward(
         self,

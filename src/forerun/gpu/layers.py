@@ -5,7 +5,8 @@ R rows, D hidden width, H heads, G kv heads, E head dim, F width of the MLP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from forerun.gpu.attention import attend, merge
 from forerun.gpu.cache import Layer as CacheLayer
+from forerun.gpu.experts import Experts, add_experts
 from forerun.gpu.kernels import norm, swiglu
-from forerun.gpu.matrices import ROWS, Rows, Stack
+from forerun.gpu.matrices import ROWS, Matrix, Rows, Stack
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 from forerun.gpu.passes import Angles, Pass
 from forerun.gpu.placement import place
@@ -43,25 +45,27 @@ class Buffers:
     """What a pass keeps of its rows, made as it is first needed and shared by all layers."""
 
     device: torch.device
-    kept: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[tuple[str, int], Rows] = field(default_factory=dict)
 
     def floats(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the buffer of that name and shape."""
-        if (name, shape) not in self.kept:
-            self.kept[name, shape] = torch.zeros(shape, dtype=dtype, device=self.device)
-        return self.kept[name, shape]
+        """Return the buffer of that name in a shape: the same memory for each that fits into it."""
+        size = math.prod(shape)
+        if name not in self.kept or self.kept[name].numel() < size:
+            self.kept.pop(name, None)  # freed before the larger one is there
+            self.kept[name] = torch.zeros(size, dtype=dtype, device=self.device)
+        return self.kept[name][:size].view(shape)
 
-    def read(self, name: str, width: int) -> Rows:
-        """Return the rows of that name and width, to be read by matrices."""
+    def read(self, name: str, width: int, num_rows: int = ROWS) -> Rows:
+        """Return so many rows of that name and width, to be read by matrices."""
         if (name, width) not in self.rows:
-            self.rows[name, width] = Rows.of_width(width, self.device)
+            self.rows[name, width] = Rows.of_width(width, self.device, num_rows)
         return self.rows[name, width]
 
 
 def put_norm(
     x: Tensor, weights: Norm | None, config: ModelConfig, num_rows: int, *, to: Rows | None = None,
-    readers: tuple[Stack, ...] = (), out: Tensor | None = None, adds: bool = False,
+    readers: Sequence[Stack | Matrix] = (), out: Tensor | None = None, adds: bool = False,
 ) -> None:  # fmt: skip
     """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it.
 
@@ -92,9 +96,10 @@ class Layer:
     """By their short names; those of heads and sinks too."""
     qkv: Stack
     o: Stack
-    up: Stack
-    """gate and up, or up."""
-    down: Stack
+    up: Stack | None
+    """gate and up, or up; None where there are only experts."""
+    down: Stack | None
+    experts: Experts | None
     angles: Angles | None
     head_norms: Tensor | None
     """(H + G, E)."""
@@ -104,13 +109,40 @@ class Layer:
         config, norms, num = self.config, self.norms, rows.num_rows
         normed = buffers.read("normed", config.hidden_size)
         is_parallel = config.norms == "parallel"
-        readers = (self.qkv, self.up) if is_parallel else (self.qkv,)
+        of_mlp = (
+            *(() if self.up is None else (self.up,)),
+            *(() if self.experts is None else self.experts.readers),
+        )
+        readers = (self.qkv, *of_mlp) if is_parallel else (self.qkv,)
         put_norm(x, norms.get("attn_norm"), config, num, to=normed, readers=readers)
         attended = self._attend(normed, rows, cache, buffers)
         self._add(self.o, attended, x, num, "attn_out_norm", buffers)
         if not is_parallel:
-            put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=(self.up,))
-        self._add(self.down, self._activate(normed, num, buffers), x, num, "mlp_out_norm", buffers)
+            put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=of_mlp)
+        if self.up is not None and self.down is not None:
+            up = buffers.floats("up", ROWS, self.up.num_out)
+            self.up.multiply(normed, num, up)
+            activated = buffers.read("activated", self.down.parts[0].num_in)
+            self._activate(up, num, activated, self.down)
+            self._add(self.down, activated, x, num, "mlp_out_norm", buffers)
+        if self.experts is not None:
+            self._add_experts(self.experts, normed, x, num, buffers)
+
+    def _add_experts(
+        self, experts: Experts, normed: Rows, x: Tensor, num: int, buffers: Buffers
+    ) -> None:
+        """Add to x what a row's experts give."""
+        pairs, weights = experts.choose(
+            normed, num, self.config.residual_multiplier, buffers.floats
+        )
+        num_pairs = ROWS * pairs.num_active
+        activated = buffers.read("activated of experts", experts.shape.intermediate_size, num_pairs)
+
+        def activate(up: Tensor) -> Rows:
+            return self._activate(up, num * pairs.num_active, activated, experts.down)
+
+        given = experts.multiply(normed, pairs, num, activate, buffers.floats)
+        add_experts(x, given, weights, num)
 
     def _add(
         self, matrix: Stack, read: Rows, x: Tensor, num: int, name: str, buffers: Buffers
@@ -200,16 +232,14 @@ class Layer:
             return 0, none, none
         return self.angles.half, *self.angles.upto(rows.stop)
 
-    def _activate(self, normed: Rows, num: int, buffers: Buffers) -> Rows:
-        inner, total = self.down.parts[0].num_in, self.up.num_out
-        up = buffers.floats("up", ROWS, total)
-        self.up.multiply(normed, num, up)
-        activated = buffers.read("activated", inner)
+    def _activate(self, up: Tensor, num: int, activated: Rows, reader: Stack | Matrix) -> Rows:
+        """Activate [gate | up] (rows, 2 F), or up, for what reads it."""
+        inner = activated.floats.shape[1]
         grid = (num, triton.cdiv(-(-inner // 32), _GROUPS_OF_A_PROGRAM))
         swiglu[grid](
             up, activated.floats, *activated.coded, F=inner, KIND=self.config.activation,
-            IS_GATED=self.config.gated_mlp, TO_CODES=self.down.reads_codes, GROUPS=_GROUPS_OF_A_PROGRAM, ROWS=ROWS,
-            **LAUNCH,
+            IS_GATED=self.config.gated_mlp, TO_CODES=reader.reads_codes, GROUPS=_GROUPS_OF_A_PROGRAM,
+            ROWS=len(activated.codes), **LAUNCH,
         )  # fmt: skip
         return activated
 

@@ -47,16 +47,30 @@ class Rows:
     sums: Tensor
 
     @classmethod
-    def of_width(cls, width: int, device: torch.device | str) -> Rows:
-        """Make room for rows of that width."""
-        numbers = (torch.zeros(-(-width // 32), ROWS, device=device) for _ in range(2))
-        codes = torch.zeros(ROWS, width, dtype=torch.int8, device=device)
-        return cls(torch.zeros(ROWS, width, device=device), codes, *numbers)
+    def of_width(cls, width: int, device: torch.device | str, num_rows: int = ROWS) -> Rows:
+        """Make room for so many rows of that width."""
+        numbers = (torch.zeros(-(-width // 32), num_rows, device=device) for _ in range(2))
+        codes = torch.zeros(num_rows, width, dtype=torch.int8, device=device)
+        return cls(torch.zeros(num_rows, width, device=device), codes, *numbers)
 
     @property
     def coded(self) -> tuple[Tensor, Tensor, Tensor]:
         """The codes with their scales and sums."""
         return self.codes, self.scales, self.sums
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows and the experts that they have chosen: pair `num_active r + i` is the row r and its expert i, ascending."""
+
+    lists: Tensor
+    """(experts, ROWS): the pairs of each expert, ascending, then -1."""
+    num_active: int
+
+    @property
+    def num_experts(self) -> int:
+        """Experts."""
+        return len(self.lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,6 +233,16 @@ class Matrix:
         numbers = (self.scales, self.factors, self.mins, self.min_factors)
         return self.weights, self.more, *numbers, self.bias
 
+    @property
+    def reads_codes(self) -> bool:
+        """Whether it reads int8 rows, or floats."""
+        return self.layout is not None
+
+    @property
+    def reads_floats(self) -> bool:
+        """The opposite."""
+        return self.layout is None
+
     def multiply(
         self,
         rows: Rows,
@@ -228,12 +252,22 @@ class Matrix:
         adds: bool = False,
         multiplier: float = 1.0,
         block: int = BLOCK_N,
+        pairs: Pairs | None = None,
+        reads_pairs: bool = False,
     ) -> None:
-        """Multiply rows, into out (ROWS, any), or added to it times a multiplier."""
-        tall = 16 if num_rows <= 16 else TALL
-        grid = (triton.cdiv(self.num_out, block), triton.cdiv(num_rows, tall))
+        """Multiply rows, into out (ROWS, any), or added to it times a multiplier.
+
+        A matrix of experts multiplies the rows of `pairs`, or `reads_pairs`, one a pair: out (pairs, any).
+        """
+        num_experts = 1 if pairs is None else pairs.num_experts
+        tall, outputs = 16 if num_rows <= 16 or pairs else TALL, self.num_out // num_experts
+        grid = (triton.cdiv(outputs, block), num_experts * triton.cdiv(num_rows, tall))
         shape = {"HAS_BIAS": self.has_bias, "ADDS": adds, "BLOCK_M": tall, "BLOCK_N": block}
-        sizes = num_rows, self.num_out, out.stride(0), multiplier
+        shape |= {"SHARE": 0, "OUTPUTS": outputs, "MOST": ROWS}
+        if pairs is not None:
+            shape["SHARE"] = 1 if reads_pairs else pairs.num_active
+        lists = self.bias if pairs is None else pairs.lists
+        sizes = lists, num_rows, self.num_out, out.stride(0), multiplier
         if self.layout is None:
             is_coded = self.weights.dtype == torch.uint8
             float_linear[grid](
@@ -242,8 +276,8 @@ class Matrix:
             )  # fmt: skip
             return
         linear[grid](
-            *rows.coded, *self._tensors, out, *sizes, K=self.num_in, ROWS=ROWS, **self.layout.constants(), **shape,
-            **LAUNCH,
+            *rows.coded, *self._tensors, out, *sizes, K=self.num_in, ROWS=len(rows.codes), **self.layout.constants(),
+            **shape, **LAUNCH,
         )  # fmt: skip
 
 
@@ -270,12 +304,12 @@ class Stack:
     @property
     def reads_codes(self) -> bool:
         """Whether any of them reads int8 rows."""
-        return any(part.layout is not None for part in self.parts)
+        return any(part.reads_codes for part in self.parts)
 
     @property
     def reads_floats(self) -> bool:
         """Whether any of them reads floats."""
-        return any(part.layout is None for part in self.parts)
+        return any(part.reads_floats for part in self.parts)
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""

@@ -72,14 +72,3 @@ def portable_reason(machine: str, runnable: list[str]) -> str:
     else:
         why = f"there are no others for {machine}"
     return f"portable kernels run, with the same results but several times slower: {why}"
-
-
-def summary() -> str:
-    """Describe in one line whether the native kernels run, or what is lost and what to do."""
-    problem = reason()
-    if problem is None:
-        return "native kernels: yes"
-    return (
-        f"native kernels: no ({problem}). Models run on GPUs alone (--device cuda), without drafters of tables or "
-        f"networks; for all of it {REMEDY}."
-    )
