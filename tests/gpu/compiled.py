@@ -132,6 +132,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     yield "place, normed after", "place", rotated | {"NORM": "after"}, types
     yield "merge", "merge", MERGED | {"HAS_SINKS": True, "TO_CODES": True}, {}
     yield "choose", "choose", {"BLOCK": 128}, {}
+    yield "choose_of_blocks", "choose_of_blocks", {"WIDE": 2048}, {"found": "*i32"}
     yield "add_totals", "add_totals", {}, {}
     yield (
         "finish_logits",

@@ -47,7 +47,7 @@ class CapacityError(ForerunError):
 
 
 class DeviceMemoryError(CapacityError):
-    """A device has no memory left for a pass, of which nothing is kept; the engine ends who asks most of it."""
+    """A device has no memory left for a pass, of which nothing is kept: the sequence that needs most of it ends."""
 
 
 @contextmanager

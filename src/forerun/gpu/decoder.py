@@ -21,11 +21,15 @@ from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, DeviceMemoryError, LoadError
 from forerun.core.types import TopK
 from forerun.gpu.cache import GpuCache
+from forerun.gpu.cache import Layer as CacheLayer
 from forerun.gpu.choice import finish, top_k
 from forerun.gpu.experts import Experts
+from forerun.gpu.graphs import ROWS as GRAPH_ROWS
+from forerun.gpu.graphs import RUNS as GRAPH_RUNS
+from forerun.gpu.graphs import Graphs
 from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
-from forerun.gpu.passes import Angles, plan, run_starts
+from forerun.gpu.passes import Angles, Pass, plan, run_starts
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
@@ -52,9 +56,11 @@ class GpuDecoder:
         """Matrices whose neighbours have not come yet."""
         self._host: dict[str, StoredTensor] = {}
         """The embedding and the positions, which stay where they are."""
-        self._layers: list[Layer] = []
+        self.layers: list[Layer] = []
         self._angles: dict[RopeConfig, Angles] = {}
         self._buffers = Buffers(self.device)
+        self.graphs = Graphs(self) if self.device.type == "cuda" else None
+        """What launches short passes; None: kernel by kernel."""
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Take one weight, by its canonical name. Raises LoadError for a format that is not read."""
@@ -108,7 +114,7 @@ class GpuDecoder:
         if self._waiting:
             raise LoadError(f"a GPU does not read {', '.join(self._waiting)}; use --device cpu")
         for index in range(self.config.num_layers):
-            self._layers.append(self._layer(index))
+            self.layers.append(self._layer(index))
 
     def _layer(self, index: int) -> Layer:
         config, prefix = self.config, f"layers.{index}."
@@ -185,18 +191,35 @@ class GpuDecoder:
         self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
     ) -> np.ndarray:
         """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D)."""
+        given = self._with_positions(inputs, batch)
+        if self.graphs is not None:
+            states = self.graphs.run(batch, given, cache, aux_layers)
+            if states is not None:
+                return states
         rows = plan(batch, cache, self.config, self.device)
-        num, width = rows.num_rows, self.config.hidden_size
-        x = self._buffers.floats("x", ROWS, width)
-        x[:num] = self._to_device(self._with_positions(inputs, batch))
-        states = torch.empty(1 + len(aux_layers), num, width, device=self.device)
-        for index, layer in enumerate(self._layers):
-            layer.run(x, rows, cache.layers[index], self._buffers)
+        return (
+            self.launch(self._to_device(given), rows, cache.layers, aux_layers, self._buffers)
+            .cpu()
+            .numpy()
+        )
+
+    def launch(
+        self, given: Tensor, rows: Pass, cache: Sequence[CacheLayer], aux_layers: tuple[int, ...], buffers: Buffers
+    ) -> Tensor:  # fmt: skip
+        """Launch the kernels of a pass; return the states of `_run`, in a buffer, of its rows (R, D)."""
+        num, width = given.shape
+        x, states = (
+            buffers.floats("x", ROWS, width),
+            buffers.floats("states", 1 + len(aux_layers), num, width),
+        )
+        x[:num] = given
+        for index, layer in enumerate(self.layers):
+            layer.run(x, rows, cache[index], buffers)
             for i, wanted in enumerate(aux_layers):
                 if wanted == index:
                     states[1 + i] = x[:num]
         put_norm(x, self._norms["norm"], self.config, num, out=states[0])
-        return states.cpu().numpy()
+        return states
 
     def _with_positions(self, inputs: Floats, batch: Batch) -> Floats:
         offset = self.config.learned_position_offset
@@ -300,12 +323,14 @@ class GpuDecoder:
         width = 2 * config.hidden_size + 3 * heads + kv + 3 * inner
         coded = 2 * (config.hidden_size + heads + inner)
         runs = len(run_starts(blocks_of(cache.max_len))) - 1
-        attention = rows * runs * (heads + 2 * config.num_heads)
-        return (
-            ROWS * (4 * width + coded)
-            + 4 * attention
-            + 4 * min(head_rows, ROWS) * config.vocab_size
+        states = (rows * runs + GRAPH_ROWS[-1] * GRAPH_RUNS[-1]) * (heads + 2 * config.num_heads)
+        experts = [each for i in layers if (each := config.layer(i).experts) is not None]
+        of_pairs = max(
+            (e.num_active * (4 * config.hidden_size + 13 * e.intermediate_size) for e in experts),
+            default=0,
         )
+        of_rows = 2 * ROWS * (4 * width + coded + of_pairs)  # once more for graphs
+        return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
     def _current(self) -> AbstractContextManager[object]:
         """Make the device that on which kernels are launched."""

@@ -278,6 +278,20 @@ def choose(logits, largest, ids, totals, V, BLOCKS, BLOCK: tl.constexpr):
 
 
 @triton.jit
+def choose_of_blocks(largest, ids, found, BLOCKS, WIDE: tl.constexpr):
+    """Find the largest of what `choose` found: found (R, 2), the id and the bits of the logit. Grid (R,)."""
+    row, i = tl.program_id(0), tl.arange(0, WIDE)
+    z = tl.load(largest + row * BLOCKS + i, i < BLOCKS, float("-inf"))
+    is_nan = (z != z).to(tl.int32)
+    best = tl.argmax(is_nan, 0)
+    if tl.max(is_nan, 0) == 0:
+        best = tl.argmax(z, 0)
+    at = row * BLOCKS + best
+    tl.store(found + 2 * row, tl.load(ids + at))
+    tl.store(found + 2 * row + 1, tl.load(largest + at).to(tl.int32, bitcast=True))
+
+
+@triton.jit
 def add_totals(largest, totals, top, total, BLOCKS):
     """Add up a row's sums of `choose`, relative to its largest logit: top, total (R,). Grid (R,)."""
     row, lane = tl.program_id(0), tl.arange(0, 16)

@@ -175,8 +175,7 @@ class Layer:
             IS_LAYER=config.norm == "layer", IS_INT8=is_int8, **LAUNCH,
         )  # fmt: skip
         runs = rows.num_runs
-        tops, totals = (buffers.floats(name, num, heads, runs) for name in ("tops", "totals"))
-        outs = buffers.floats("outs", num, heads, runs, dim)
+        tops, totals, outs = self.states(num, runs, buffers)
         limit = config.attention_cap or 1.0
         attend[(num, kv_heads, runs)](
             q, q_codes, q_scales, *cache.tensors, rows.positions, rows.bases, rows.paths, rows.paths.stride(0),
@@ -187,6 +186,12 @@ class Layer:
             IS_INT8=is_int8, **WIDE_LAUNCH,
         )  # fmt: skip
         return self._merge(tops, totals, outs, num, shape, buffers)
+
+    def states(self, num: int, runs: int, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor]:
+        """Return room for the states of attention of so many rows and runs: what grows with the context."""
+        heads, dim = self.config.num_heads, self.config.heads(self.index)[1]
+        tops, totals = (buffers.floats(name, num, heads, runs) for name in ("tops", "totals"))
+        return tops, totals, buffers.floats("outs", num, heads, runs, dim)
 
     def _heads(self) -> dict[str, int]:
         """Return the constants of attention."""
