@@ -26,7 +26,7 @@ ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
-    **dict.fromkeys(("pairs", "lists", "chosen"), "*i32"), "powers": "*i64",
+    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"), "powers": "*i64",
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
     ("eps", "multiplier", "inverse", "twice", "once", "divisor", "sum_offset", "scale"), "fp32"
@@ -37,6 +37,7 @@ MERGED = {"H": 32, "E": 128, "WIDE": 128, "ROWS": ROWS}
 NORM = {
     "D": 4096,
     "X": 4096,
+    "HAS_ORDER": False,
     "GROUPS": 128,
     "ROWS": ROWS,
     "HAS_NORM": True,
@@ -73,6 +74,7 @@ def types_of(name: str) -> dict[str, str]:
 def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     """Name, kernel, constants, and types of pointers that are not fp32."""
     yield "norm", "norm", NORM | CODES, {}
+    yield "norm, ordered", "norm", NORM | CODES | {"HAS_ORDER": True}, {}
     yield "layer norm", "norm", NORM | CODES | {"IS_LAYER": True, "HAS_BIAS": True}, {}
     yield "norm in place", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": True, "ADDS": False}, {}
     yield "added norm", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": False, "ADDS": True}, {}

@@ -35,6 +35,7 @@ from forerun.model.cache.blocks import blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import HeadPart, Hidden
+from forerun.model.packing import ActOrder
 from forerun.system.device import num_threads
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
@@ -54,6 +55,7 @@ class GpuDecoder:
         self._norms: dict[str, Norm] = {}
         self._waiting: dict[str, Part] = {}
         """Matrices whose neighbours have not come yet."""
+        self._act_order = ActOrder(config)
         self._host: dict[str, StoredTensor] = {}
         """The embedding and the positions, which stay where they are."""
         self.layers: list[Layer] = []
@@ -71,8 +73,12 @@ class GpuDecoder:
             self._norms[name] = Norm(self._to_device(stored.dequantize()), offset)
         elif name == "head":
             self._host[name] = stored.unpacked()
-            self._stacks[name] = Stack.pack([(stored, bias)], self.device)
+            self._stacks[name] = Stack.pack([(self._host[name].in_order(), bias)], self.device)
         else:
+            stored = stored.unpacked()
+            codes = None if stored.read is None else stored.codes()
+            if not self._act_order.take(name, stored.format, codes):
+                stored = stored.in_order()
             self._waiting[name] = stored, bias
             self._pack_complete(name.rpartition(".")[0])
         if self._is_head(name):
@@ -132,9 +138,16 @@ class GpuDecoder:
                 [norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts]
             )
         angles = None if rope is None else self._angles[rope]
-        of = {name: self._stacks.get(prefix + name) for name in ("up", "down")}
+        qkv, up = self._stacks[prefix + "qkv"], self._stacks.get(prefix + "up")
+        if config.norms == "parallel" and any(
+            each and each.order is not None for each in (qkv, up)
+        ):
+            raise LoadError(
+                f"attention and MLP of layer {index} read the same rows, in an order of columns that a GPU has not for "
+                "both; use --device cpu"
+            )
         return Layer(
-            config, index, norms, self._stacks[prefix + "qkv"], self._stacks[prefix + "o"], **of,
+            config, index, norms, qkv, self._stacks[prefix + "o"], up, self._stacks.get(prefix + "down"),
             experts=self._experts(index, norms), angles=angles, head_norms=head_norms,
         )  # fmt: skip
 

@@ -15,32 +15,35 @@ from forerun.gpu.numbers import GROUP, cap, exp, moments, sigmoid, store_codes, 
 
 @triton.jit
 def norm(
-    x, weight, bias, eps, multiplier, out, codes, scales, sums,
-    D: tl.constexpr, X: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, HAS_NORM: tl.constexpr,
-    IS_LAYER: tl.constexpr, HAS_BIAS: tl.constexpr, TO_CODES: tl.constexpr, TO_FLOATS: tl.constexpr, ADDS: tl.constexpr,
+    x, weight, bias, order, eps, multiplier, out, codes, scales, sums,
+    D: tl.constexpr, X: tl.constexpr, HAS_ORDER: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
+    HAS_NORM: tl.constexpr, IS_LAYER: tl.constexpr, HAS_BIAS: tl.constexpr, TO_CODES: tl.constexpr,
+    TO_FLOATS: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Norm rows x (R, D), X apart: as codes, as floats out (R, X), or times a multiplier added to these. Grid (R,).
 
-    GROUPS is D / 32, rounded up to a power of two. Without HAS_NORM rows are handed on as they are.
+    GROUPS is D / 32, rounded up to a power of two. Without HAS_NORM rows are handed on as they are. With HAS_ORDER
+    codes have the columns in an order of their own (D,).
     """
     row = tl.program_id(0)
     group = tl.arange(0, GROUPS)
     at = group[:, None] * GROUP + tl.arange(0, GROUP)[None]
     is_there = at < D
-    y = tl.load(x + row * X + at, is_there, 0.0)
+    column = tl.load(order + at, is_there, 0) if HAS_ORDER else at
+    y = tl.load(x + row * X + column, is_there, 0.0)
     if HAS_NORM:
         mean, factor = moments(x + row * X, eps, D, IS_LAYER)
         y = (y - mean[:, None]) * factor[:, None]
-        scale = tl.load(weight + at, is_there, 0.0)
-        y = tl.fma(y, scale, tl.load(bias + at, is_there, 0.0)) if HAS_BIAS else y * scale
+        scale = tl.load(weight + column, is_there, 0.0)
+        y = tl.fma(y, scale, tl.load(bias + column, is_there, 0.0)) if HAS_BIAS else y * scale
     if TO_CODES:
         store_codes(y, group, group * GROUP < D, row, codes, scales, sums, D, ROWS)
     if TO_FLOATS:
         tl.debug_barrier()  # out may be x, which other warps still read
-        tl.store(out + row * X + at, y, is_there)
+        tl.store(out + row * X + column, y, is_there)
     if ADDS:
-        before = tl.load(out + row * X + at, is_there, 0.0)
-        tl.store(out + row * X + at, before + multiplier * y, is_there)
+        before = tl.load(out + row * X + column, is_there, 0.0)
+        tl.store(out + row * X + column, before + multiplier * y, is_there)
 
 
 @triton.jit

@@ -77,10 +77,12 @@ def put_norm(
     to_floats = any(reader.reads_floats for reader in readers) or (out is not None and not adds)
     weight = x if weights is None else weights.weight
     bias = weight if weights is None or weights.bias is None else weights.bias
+    orders = [reader.order for reader in readers if reader.order is not None]
     norm[(num_rows,)](
-        x, weight, bias, config.norm_eps, config.residual_multiplier if adds else 1.0,
+        x, weight, bias, orders[0] if orders else weight, config.norm_eps, config.residual_multiplier if adds else 1.0,
         rows.floats if out is None else out, *rows.coded,
-        D=width, X=width, GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS, HAS_NORM=weights is not None,
+        D=width, X=width, HAS_ORDER=bool(orders), GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS,
+        HAS_NORM=weights is not None,
         IS_LAYER=config.norm == "layer", HAS_BIAS=weights is not None and weights.bias is not None,
         TO_CODES=to_codes, TO_FLOATS=to_floats, ADDS=adds, **LAUNCH,
     )  # fmt: skip
@@ -204,14 +206,14 @@ class Layer:
     ) -> Rows:  # fmt: skip
         heads, dim = shape["H"], shape["E"]
         attended = buffers.read("attended", heads * dim)
-        to_codes = self.o.reads_codes and dim % 32 == 0
+        to_codes = self.o.reads_codes and dim % 32 == 0 and self.o.order is None
         sinks = self.norms.get("sinks")
         merge[(num, heads)](
             tops.shape[2], tops, totals, outs, tops if sinks is None else sinks.weight, attended.floats,
             *attended.coded, H=heads, E=dim, WIDE=shape["WIDE"], ROWS=ROWS, HAS_SINKS=sinks is not None,
             TO_CODES=to_codes, **LAUNCH,
         )  # fmt: skip
-        if self.o.reads_codes and not to_codes:  # groups of 32 lie across heads
+        if self.o.reads_codes and not to_codes:  # groups of 32 lie across heads, or elsewhere
             put_norm(attended.floats, None, self.config, num, to=attended, readers=(self.o,))
         return attended
 
@@ -224,7 +226,8 @@ class Layer:
         for name, size in (("q_norm", self.config.num_heads * dim), ("k_norm", kv_heads * dim)):
             x, weights = qkv[:, start:], self.norms[name]
             norm[(num,)](
-                x, weights.weight, weights.weight, self.config.norm_eps, 1.0, x, x, x, x, D=size, X=width,
+                x, weights.weight, weights.weight, x, self.config.norm_eps, 1.0, x, x, x, x, D=size, X=width,
+                HAS_ORDER=False,
                 GROUPS=triton.next_power_of_2(-(-size // 32)), ROWS=ROWS, HAS_NORM=True,
                 IS_LAYER=self.config.norm == "layer", HAS_BIAS=False, TO_CODES=False, TO_FLOATS=True, ADDS=False,
                 **LAUNCH,
@@ -239,13 +242,15 @@ class Layer:
 
     def _activate(self, up: Tensor, num: int, activated: Rows, reader: Stack | Matrix) -> Rows:
         """Activate [gate | up] (rows, 2 F), or up, for what reads it."""
-        inner = activated.floats.shape[1]
+        inner, is_last = activated.floats.shape[1], reader.reads_codes and reader.order is None
         grid = (num, triton.cdiv(-(-inner // 32), _GROUPS_OF_A_PROGRAM))
         swiglu[grid](
             up, activated.floats, *activated.coded, F=inner, KIND=self.config.activation,
-            IS_GATED=self.config.gated_mlp, TO_CODES=reader.reads_codes, GROUPS=_GROUPS_OF_A_PROGRAM,
+            IS_GATED=self.config.gated_mlp, TO_CODES=is_last, GROUPS=_GROUPS_OF_A_PROGRAM,
             ROWS=len(activated.codes), **LAUNCH,
         )  # fmt: skip
+        if reader.order is not None:
+            put_norm(activated.floats, None, self.config, num, to=activated, readers=(reader,))
         return activated
 
 

@@ -90,6 +90,8 @@ class Matrix:
     min_factors: Tensor
     bias: Tensor
     has_bias: bool
+    order: Tensor | None = None
+    """Of the columns (K,) of rows that it reads, where they have one of their own (GPTQ's act-order)."""
 
     @classmethod
     def blank(
@@ -146,6 +148,8 @@ class Matrix:
         made = cls.blank(
             first.format, num_out, first.shape[1], _group_of(first), bias is not None, device
         )
+        if (order := _order_of(first)) is not None:
+            made = replace(made, order=torch.from_numpy(order).to(device))
         start = 0
         for stored, offset in parts:
             if offset is not None:
@@ -163,11 +167,12 @@ class Matrix:
             self._put(self.weights[:, here], words.reshape(stored.shape).T)
             return
         codes = stored.codes()
-        if codes.flat is not None or codes.groups is not None:
-            what = (
-                "is flattened" if codes.flat is not None else "has columns in an order of its own"
+        if codes.flat is not None:
+            raise LoadError(
+                f"'{stored.name}' is flattened, which a GPU does not read; use --device cpu"
             )
-            raise LoadError(f"'{stored.name}' {what}, which a GPU does not read; use --device cpu")
+        if codes.order is not None:
+            codes = replace(codes, codes=codes.codes[:, codes.order], groups=None)
         if layout is None:
             self._put(self.weights[:, here], codes.codes.view(np.uint8).T)
             self._put(self.scales[:, here], codes.scales.T)
@@ -292,14 +297,33 @@ class Stack:
         """Lay out matrices, in this order. Raises LoadError for a format that is not read."""
         unpacked = [(stored.unpacked(), bias) for stored, bias in parts]
         alike = groupby(
-            unpacked, lambda part: (part[0].format, _group_of(part[0]), part[1] is None)
+            unpacked,
+            lambda part: (
+                part[0].format,
+                _group_of(part[0]),
+                _order_of(part[0]) is None,
+                part[1] is None,
+            ),
         )
-        return cls(tuple(Matrix.pack([*each], device) for _, each in alike))
+        made = cls(tuple(Matrix.pack([*each], device) for _, each in alike))
+        if any(
+            part.reads_codes and (part.order is None) != (made.order is None) for part in made.parts
+        ):
+            name = parts[0][0].name
+            raise LoadError(
+                f"'{name}' has columns in another order than what reads the same rows; use --device cpu"
+            )
+        return made
 
     @property
     def num_out(self) -> int:
         """Outputs of all."""
         return sum(part.num_out for part in self.parts)
+
+    @property
+    def order(self) -> Tensor | None:
+        """Of the columns of rows that they read; those that have one have the same."""
+        return next((part.order for part in self.parts if part.order is not None), None)
 
     @property
     def reads_codes(self) -> bool:
@@ -330,6 +354,11 @@ def _group_of(stored: StoredTensor) -> int | None:
     if stored.read is None or stored.format.name == "f8":
         return None
     return stored.shape[1] // stored.codes().scales.shape[1]
+
+
+def _order_of(stored: StoredTensor) -> np.ndarray | None:
+    """Return the columns of groups one after the other; None if they lie so."""
+    return None if stored.read is None else stored.codes().order
 
 
 def _pieces(stored: StoredTensor) -> Iterator[StoredTensor]:
