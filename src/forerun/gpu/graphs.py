@@ -10,8 +10,8 @@ R rows of the graph, D hidden width.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 from weakref import WeakKeyDictionary
 
 import numpy as np
@@ -21,12 +21,11 @@ from torch import Tensor
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
 from forerun.gpu.cache import GpuCache
-from forerun.gpu.layers import Buffers
-from forerun.gpu.passes import lay_out, on_device, run_starts
+from forerun.gpu.cache import Layer as CacheLayer
+from forerun.gpu.layers import Buffers, Layer
+from forerun.gpu.passes import Pass, lay_out, on_device, run_starts
 from forerun.model.cache.blocks import blocks_of
-
-if TYPE_CHECKING:
-    from forerun.gpu.decoder import GpuDecoder
+from forerun.model.config import ModelConfig
 
 ROWS = (1, 4, 8, 16, 32)
 """Rows of the passes that are captured; larger ones are launched kernel by kernel."""
@@ -36,12 +35,29 @@ Shape = tuple[int, int, tuple[int, ...]]
 """Rows, runs, and the layers whose states are asked for."""
 
 
+class Launches(Protocol):
+    """What launches the kernels of a pass; implemented by `decoder.GpuDecoder`."""
+
+    config: ModelConfig
+    device: torch.device
+    layers: list[Layer]
+
+    def launch(
+        self,
+        given: Tensor,
+        rows: Pass,
+        cache: Sequence[CacheLayer],
+        aux_layers: tuple[int, ...],
+        buffers: Buffers,
+    ) -> Tensor:
+        """Launch the kernels; return the states of rows (1 + layers, R, D)."""
+        ...
+
+
 class Graph:
     """The launches of a pass of one shape over one cache."""
 
-    def __init__(
-        self, decoder: GpuDecoder, cache: GpuCache, shape: Shape, buffers: Buffers
-    ) -> None:
+    def __init__(self, decoder: Launches, cache: GpuCache, shape: Shape, buffers: Buffers) -> None:
         rows, runs, self.aux_layers = shape
         self.decoder, self.layers, self.buffers = decoder, cache.layers, buffers
         self.shapes = {
@@ -116,7 +132,7 @@ class Graph:
 class Graphs:
     """The graphs of a decoder, for the cache that it works with."""
 
-    def __init__(self, decoder: GpuDecoder) -> None:
+    def __init__(self, decoder: Launches) -> None:
         self.decoder = decoder
         self._buffers = Buffers(decoder.device)
         self._found: WeakKeyDictionary[GpuCache, dict[Shape, Graph]] = WeakKeyDictionary()
