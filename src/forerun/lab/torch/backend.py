@@ -20,6 +20,14 @@ if TYPE_CHECKING:
     from forerun.weights.stored import StoredTensor
 
 
+def missing_device(name: str) -> str | None:
+    """Return why torch cannot compute on a device; None if it can."""
+    index = int(name.partition(":")[2] or 0)
+    if name.startswith("cuda") and index >= torch.cuda.device_count():
+        return f"torch {torch.__version__} sees {torch.cuda.device_count()} CUDA devices; use device=cpu"
+    return None
+
+
 def set_threads(num_threads: int | None = None) -> int:
     """Let torch compute with so many threads, by default one a usable core; return how many. Raises ConfigError."""
     count = machine.num_threads(num_threads)
