@@ -31,6 +31,8 @@ tested() { step "$1" "$2" env FORERUN_TEST_DEVICE=cuda "$python" -m pytest -q -p
 # kernel; times are measured all the same.
 tested 240 bits-linear tests/gpu/test_linear.py triton
 tested 240 bits-layers tests/gpu/test_decoder.py triton
+tested 120 bits-experts tests/gpu/test_experts.py triton
+tested 120 bits-graphs tests/gpu/test_graphs.py triton
 tested 120 bits-engine tests/gpu/test_engine.py triton
 tested 120 bits-broken tests/gpu/test_mutants.py triton
 

@@ -219,12 +219,12 @@ def _load_once(patch: pytest.MonkeyPatch, path: Path) -> None:
     as_it_is = {"device": "cpu", "num_threads": 1, "quant": "none", "head_bits": None}
 
     def load_model(checkpoint, *, progress=None, **options):
-        backend = options.get("backend")
-        if checkpoint.path != path or options != as_it_is | {"backend": backend}:
+        max_len = options.get("max_len")
+        if checkpoint.path != path or options != as_it_is | {"max_len": max_len}:
             return load(checkpoint, progress=progress, **options)
-        if backend not in loaded:
-            loaded[backend] = load(checkpoint, progress=progress, **options)
-        return loaded[backend]
+        if max_len not in loaded:
+            loaded[max_len] = load(checkpoint, progress=progress, **options)
+        return loaded[max_len]
 
     patch.setattr(module, "load_model", load_model)
 

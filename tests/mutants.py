@@ -139,7 +139,7 @@ if __name__ == "__main__":
         if ":" in sys.argv[1]:
             set_constant(sys.argv[1])
         else:
-            tiny.BACKEND = "torch"  # its rows and masks are Python, and can be broken from here
+            tiny.ON_TORCH = True  # its rows and masks are Python, and can be broken from here
             MUTANTS[sys.argv[1]]()
     except Exception:
         traceback.print_exc()

@@ -24,7 +24,6 @@ ORDER = (
     ("parallel",),
     ("decoding",),
     ("drafters",),
-    ("torch",),
     ("gpu",),
     ("engine",),
     ("compat",),
@@ -36,11 +35,10 @@ ORDER = (
     ("__main__",),
     ("lab",),
 )
-TORCH_ROOMS = {"torch", "gpu", "parallel", "lab"}
+TORCH_ROOMS = {"gpu", "parallel", "lab"}
 """Parts that need torch. The others run where it is not installed."""
-DOORS = {"model/backends/torch.py": "torch", "model/backends/triton.py": "gpu"}
-"""What loads a model on torch or triton: they alone know `forerun.torch` and `forerun.gpu`."""
-TORCH_DOOR = next(iter(DOORS))
+DOORS = {"model/backends/triton.py": "gpu"}
+"""What loads a model on triton: it alone knows `forerun.gpu`."""
 PRIVATE = {path.stem for path in ROOT.rglob("_*.py") if not path.stem.startswith("__")}
 """Modules of one folder alone."""
 RANK = {part: rank for rank, parts in enumerate(ORDER) for part in parts}
@@ -135,10 +133,10 @@ def private_imports(path: Path, tree: ast.AST) -> list[str]:
 def method_imports(path: Path, tree: ast.Module) -> list[str]:
     """Methods of drafting that a file imports when it is imported itself, those it belongs to left out.
 
-    What methods share (`drafters/base`) imports none, not even in functions. `torch/networks` has the
+    What methods share (`drafters/base`) imports none, not even in functions. `lab/torch/networks` has the
     networks of several, for training and as oracles.
     """
-    if path.is_relative_to(ROOT / "torch" / "networks"):
+    if path.is_relative_to(ROOT / "lab" / "torch" / "networks"):
         return []
     inside = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
     lazy = {
@@ -233,11 +231,9 @@ def test_the_rule_itself(where: str, code: str, is_fine: bool) -> None:
         ("engine/x.py", "if TYPE_CHECKING:\n    import torch.nn", False),
         ("weights/x.py", "import safetensors.torch", False),
         ("weights/x.py", "from safetensors import torch", False),
-        ("model/x.py", "def f():\n    from forerun.torch import backend", False),
-        ("model/x.py", "from forerun.model.backends import torch", True),
-        (TORCH_DOOR, "def f():\n    from forerun.torch import backend", True),
-        (TORCH_DOOR, "import torch", False),
-        (TORCH_DOOR, "def f():\n    from forerun.gpu import load", False),
+        ("model/x.py", "def f():\n    from forerun.gpu import load", False),
+        ("model/x.py", "from forerun.model.backends import triton", True),
+        ("model/backends/triton.py", "import triton", False),
         ("model/backends/triton.py", "def f():\n    from forerun.gpu import load", True),
         *((f"{room}/x.py", "import torch", True) for room in sorted(TORCH_ROOMS)),
     ],

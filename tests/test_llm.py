@@ -7,7 +7,7 @@ import copy
 import numpy as np
 import pytest
 
-from forerun import LLM, CapacityError, ConfigError, LoadError, RequestError
+from forerun import LLM, CapacityError, ConfigError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.llm import Prompt
 
@@ -99,27 +99,9 @@ def test_a_second_turn_says_the_same_whether_rows_are_reused_or_not(drafted, def
     assert reused == fresh.chat(follow_up, GREEDY)[0].outputs[0].token_ids
 
 
-@pytest.mark.parametrize(
-    ("backend", "drafter"),
-    [
-        ("native", "prompt_lookup"),
-        ("native", "suffix"),
-        # torch's decoders keep it on random weights in `tests/model/test_row_law.py`
-        pytest.param("torch", "suffix", marks=pytest.mark.slow),
-        pytest.param("torch", "prompt_lookup", marks=pytest.mark.slow),
-    ],
-)
-def test_both_backends_keep_the_row_law_on_real_weights(default_model, backend, drafter):
-    try:
-        llm = LLM(
-            str(default_model),
-            drafter=drafter,
-            backend=backend,
-            max_model_len=256,
-            controller=False,
-        )
-    except LoadError as error:
-        pytest.skip(str(error))
+@pytest.mark.parametrize("drafter", ["prompt_lookup", "suffix"])
+def test_real_weights_keep_the_row_law(default_model, drafter):
+    llm = LLM(str(default_model), drafter=drafter, max_model_len=256, controller=False)
     params = SamplingParams(temperature=0, max_tokens=12)
     (ours,) = llm.generate([QUESTION], params)[0].outputs
     assert [ours.token_ids] == answers(llm.with_drafter("none"), QUESTION, params)

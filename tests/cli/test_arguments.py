@@ -160,7 +160,7 @@ def test_a_name_that_is_far_from_all_others_gets_no_hint(forerun, word: str) -> 
         ("forerun gener", "generate"),
         ("forerun generate --draft-m", "--draft-max"),
         ("forerun generate --kv fp1", "fp16"),
-        ("forerun generate -ngl 99 --backend nat", "native"),
+        ("forerun generate -ngl 99 --kv fp3", "fp32"),
     ],
 )
 def test_shells_complete_commands_options_and_values(forerun, monkeypatch, line, word) -> None:

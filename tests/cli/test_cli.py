@@ -123,14 +123,13 @@ def test_ctrl_c_keeps_what_was_generated(shell, monkeypatch):
     assert "Traceback" not in err
 
 
-def test_what_is_lost_without_the_native_kernels_is_said(forerun, tiny_gguf, monkeypatch):
+def test_without_the_native_kernels_it_is_said_what_to_do(forerun, tiny_gguf, monkeypatch):
     from forerun.model.kernels import native
 
     monkeypatch.setattr(native, "reason", lambda: "it was not built")
     code, out, err = forerun("generate", "Hi", "--raw", "-m", tiny_gguf, "-n", "4", "-c", "64")
-    assert code == 0, err
-    assert out.strip()
-    assert "native kernels: no (it was not built)" in err
+    assert (code, out) == (2, "")
+    assert "the native kernels are not there (it was not built): install a wheel" in err
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ from forerun.drafters import draft_model
 from forerun.drafters.base.contract import Target
 from forerun.drafters.draft_model import Options
 from forerun.drafters.draft_model.network import DraftModel
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.model import Model
-from forerun.torch.decoder import Decoder
 from tests.drafters.helpers import GREEDY, NO_OUTCOME
 from tests.tiny import tiny_model
 

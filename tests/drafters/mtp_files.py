@@ -110,9 +110,9 @@ class Oracle:
         return path
 
 
-def target_of(path: Path, backend: str = "torch", **options: Any) -> Target:
+def target_of(path: Path, **options: Any) -> Target:
     """Load a file as a target that knows where it came from."""
     checkpoint = open_checkpoint(path)
-    model = load_model(checkpoint, backend=backend)
+    model = load_model(checkpoint)
     names = frozenset(checkpoint.names())
     return Target(model, None, 4, 128, model.new_cache(4, 128), path=path, names=names, **options)

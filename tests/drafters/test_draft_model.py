@@ -24,10 +24,10 @@ from forerun.decoding.verify import verify
 from forerun.drafters.base.contract import SELF, LoadedModel, Target
 from forerun.drafters.draft_model import Options, build
 from forerun.drafters.draft_model.network import DraftModel
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.cache.base import KVCache
 from forerun.model.loader import load_model
 from forerun.model.model import Hidden
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.drafters.helpers import GREEDY
 from tests.drafters.models import (

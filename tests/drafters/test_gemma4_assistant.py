@@ -69,7 +69,8 @@ def share_everything(monkeypatch):
 
 def gemma(family="gemma4", **changes):
     """A random Gemma 4 and what it was made of."""
-    model = hf_model(family, **{"sliding_window": WIDE, **changes})
+    changes = {"sliding_window": WIDE, **NATIVE, **changes}
+    model = hf_model(family, **changes)
     model.given = {**FAMILIES[family][2], **changes}
     return model
 
@@ -150,8 +151,8 @@ def oracle(model, assistant, tokens):
     return output.logits[0, -1].numpy()
 
 
-def target_of(model, backend="torch", num_blocks=None):
-    loaded = load_model(checkpoint_of(model), backend=backend)
+def target_of(model, num_blocks=None):
+    loaded = load_model(checkpoint_of(model))
     return Target(loaded, None, 4, 128, loaded.new_cache(4, 128, "fp32", num_blocks))
 
 
@@ -194,24 +195,17 @@ CLUSTERS = (None, (6, 2))
 @pytest.mark.parametrize("family", ["gemma4", "gemma4_moe"])
 def test_each_step_gives_the_logits_of_transformers(family, clusters, tmp_path):
     size = 60 if clusters else VOCAB
-    model = gemma(family, vocab_size=size, vocab_size_per_layer_input=size)
+    model = gemma(
+        family, vocab_size=size, vocab_size_per_layer_input=size, moe_intermediate_size=32
+    )
     shape = (
         {"attention_k_eq_v": True, "num_global_key_value_heads": 1} if family != "gemma4" else {}
     )
     assistant = hf_assistant(model, clusters, vocab_size=size, **shape)
     path = folder_of(assistant, tmp_path)
-    scores = check_steps(target_of(model), path, lambda p: oracle(model, assistant, p), 2e-4)
+    scores = check_steps(target_of(model), path, lambda p: oracle(model, assistant, p), 5e-3)
     if clusters:
         assert len(scores.tokens) == 20  # two of six clusters
-
-
-@pytest.mark.parametrize("clusters", CLUSTERS, ids=["all tokens", "clusters"])
-def test_native_kernels_give_them_too(clusters, tmp_path):
-    size = 60 if clusters else VOCAB
-    model = gemma(**NATIVE, vocab_size=size, vocab_size_per_layer_input=size)
-    assistant = hf_assistant(model, clusters, vocab_size=size)
-    path = folder_of(assistant, tmp_path)
-    check_steps(target_of(model, "native"), path, lambda p: oracle(model, assistant, p), 5e-3)
 
 
 def test_a_sliding_layer_sees_the_positions_of_its_window(tmp_path):
@@ -221,9 +215,9 @@ def test_a_sliding_layer_sees_the_positions_of_its_window(tmp_path):
     ours, theirs = (hf_assistant(model, window=window) for window in (6, 4))
     theirs.load_state_dict(ours.state_dict())
     path = folder_of(ours, tmp_path)
-    check_steps(target_of(model), path, lambda p: oracle(model, theirs, p), 2e-4)
+    check_steps(target_of(model), path, lambda p: oracle(model, theirs, p), 5e-3)
     with pytest.raises(AssertionError):
-        check_steps(target_of(model), path, lambda p: oracle(model, ours, p), 2e-4)
+        check_steps(target_of(model), path, lambda p: oracle(model, ours, p), 5e-3)
 
 
 def gguf_of(assistant, path, **changes):
@@ -231,14 +225,14 @@ def gguf_of(assistant, path, **changes):
     inner = assistant.config.get_text_config()
     body = as_gguf(_Body(assistant, inner), "gemma4", {**GEMMA4_ASSISTANT, **changes})
     tensors = dict(body.tensors)
-    tensors["rope_freqs.weight"] = torch.tensor([1.0] * 4 + [1e30] * 4)
+    tensors["rope_freqs.weight"] = torch.tensor([1.0] * 8 + [1e30] * 8)
     for part in ("pre", "post"):
         weight = assistant.state_dict()[f"{part}_projection.weight"]
         tensors[f"nextn.{part}_projection.weight"] = weight
     config = {k.replace("gemma4.", "gemma4-assistant.", 1): v for k, v in body.config.items()}
     config |= {
         "gemma4-assistant.nextn_predict_layers": 3,
-        "gemma4-assistant.embedding_length_out": 32,
+        "gemma4-assistant.embedding_length_out": 64,
     }
     writer = gguf.GGUFWriter(path, "gemma4-assistant")
     gguf_files.add(writer, replace(body, config=config, tensors=tensors))
@@ -257,6 +251,10 @@ GEMMA4_ASSISTANT = {
     "attention.head_count_kv": [2, 2, 2],
     "attention.shared_kv_layers": 3,
     "feed_forward_length": [48, 48, 48],
+    **dict.fromkeys(("attention.key_length", "attention.value_length", "rope.dimension_count"), 32),
+    **dict.fromkeys(
+        ("attention.key_length_swa", "attention.value_length_swa", "rope.dimension_count_swa"), 16
+    ),
 }
 
 
@@ -279,7 +277,7 @@ def test_a_gguf_file_gives_them_too(tmp_path):
     model = gemma()
     assistant = hf_assistant(model)
     path = gguf_of(assistant, tmp_path / "assistant.gguf")
-    check_steps(target_of(model), path, lambda p: oracle(model, assistant, p), 2e-4)
+    check_steps(target_of(model), path, lambda p: oracle(model, assistant, p), 5e-3)
 
 
 @pytest.fixture(scope="module")
@@ -327,23 +325,20 @@ def learn_to_count(model, assistant):
         assistant.masked_embedding.centroids.weight.copy_(assistant.lm_head.weight[order].mean(1))
 
 
-@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])
 @pytest.mark.parametrize("params", [WANTED, SAMPLED], ids=["greedy", "sampled"])
-def test_a_trained_assistant_is_often_right_and_changes_no_token(
-    trained, tmp_path, backend, params
-):
+def test_a_trained_assistant_is_often_right_and_changes_no_token(trained, tmp_path, params):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
     alone = f"gemma4_assistant:model={path}"
     drafters = (f"{alone},num_draft=6", f"{alone}++recycling:table=none")
-    check_lossless(target_of(model, backend), drafters, params, tau=1.5)
+    check_lossless(target_of(model), drafters, params, tau=1.5)
 
 
 def test_within_tight_memory_no_token_changes(trained, tmp_path):
     model, assistant = trained
     path = folder_of(assistant, tmp_path)
-    tight = target_of(model, "native", num_blocks=3)
-    check_lossless(tight, [f"gemma4_assistant:model={path}"], roomy=target_of(model, "native"))
+    tight = target_of(model, num_blocks=3)
+    check_lossless(tight, [f"gemma4_assistant:model={path}"], roomy=target_of(model))
 
 
 def refused(path, target):
@@ -356,10 +351,10 @@ def test_an_assistant_of_another_target_is_told_in_a_line(tmp_path):
     other = tiny_model(3)
     target = Target(other, None, 4, 64, other.new_cache(4, 64))
     assert "it reads the keys and values of a Gemma 4, and this is a llama" in refused(path, target)
-    wide = target_of(gemma(hidden_size=64, intermediate_size=96))
-    assert "'pre_projection.weight' should be (32, 128), but is (32, 64)" in refused(path, wide)
-    heads = target_of(gemma(global_head_dim=8))
-    assert "its layer 2 reads 2 heads of 16 numbers, and this model's last layer" in refused(
+    wide = target_of(gemma(hidden_size=128, intermediate_size=96))
+    assert "'pre_projection.weight' should be (32, 256), but is (32, 128)" in refused(path, wide)
+    heads = target_of(gemma(global_head_dim=16))
+    assert "its layer 2 reads 2 heads of 32 numbers, and this model's last layer" in refused(
         path, heads
     )
     small = folder_of(hf_assistant(model, vocab_size=40), tmp_path / "small")

@@ -16,7 +16,7 @@ from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder as network_folder
 from forerun.drafters.medusa import NETWORK, Options, build
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.torch.networks.medusa import Medusa
+from forerun.lab.torch.networks.medusa import Medusa
 from tests.drafters.helpers import refusal
 from tests.oracles.growth import Solo, Step
 from tests.oracles.growth import draft as drafted

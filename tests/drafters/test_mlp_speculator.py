@@ -23,9 +23,9 @@ from forerun.drafters.base.networks.network import Network
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.mlp_speculator import NETWORK, Options, build, files
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.model.backends import torch as torch_backend
+from forerun.lab.torch import backend
+from forerun.lab.torch.networks.mlp_speculator import MLPSpeculator
 from forerun.model.random_model import random_config, random_weights
-from forerun.torch.networks.mlp_speculator import MLPSpeculator
 from forerun.weights.stored import stored_floats
 from tests.drafters.helpers import Words, refusal
 from tests.oracles.growth import Solo, Step
@@ -253,7 +253,7 @@ def random_torch_model():
     """The test model in torch."""
     shape = random_config()
     weights = random_weights(3, shape).items()
-    return torch_backend.load(shape, [(n, stored_floats(n, weight)) for n, weight in weights])
+    return backend.load(shape, [(n, stored_floats(n, weight)) for n, weight in weights])
 
 
 def with_tokenizer():

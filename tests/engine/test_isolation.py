@@ -12,7 +12,7 @@ import pytest
 pytest.importorskip("torch")
 
 from forerun.core.batch import Segment
-from forerun.core.errors import RequestError
+from forerun.core.errors import DeviceMemoryError, RequestError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason
 from forerun.decoding.processors import LogitsPipeline
@@ -20,11 +20,11 @@ from forerun.drafters import suffix
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.loop import EngineLoop, Request
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.random_model import random_config
-from forerun.torch.decoder import Decoder
 from tests.engine.harness import GREEDY, engine_for, plain
 from tests.engine.loops import PROMPTS, WAIT_S, Form, failing, in_thread, is_idle, tokens
-from tests.torch.random_tensors import random_tensors
+from tests.lab.torch.random_tensors import random_tensors
 
 
 def test_an_error_in_a_step_reaches_every_request_and_the_next_ones_run(loop, answers):
@@ -155,6 +155,43 @@ def test_an_error_that_belongs_to_one_sequence_ends_that_one(loop, answers, brok
         assert tokens([e for e in events if e.seq_id == other.runs[0].seq.id]) == answer
     assert 0 < loop.engine.stats.accepted < loop.engine.stats.drafted
     assert is_idle(loop)
+
+
+@pytest.mark.parametrize(("at", "lost"), [((1,), [1]), ((5,), [2]), ((2, 3), [2, 1])])
+def test_a_pass_that_a_device_has_no_memory_for_ends_the_request_that_asks_most(
+    loop, answers, monkeypatch, at, lost
+):
+    """The longest prompt's, of equal ones the last; nothing of the pass is kept, and its blocks are free again."""
+    prompts = [PROMPTS[0], PROMPTS[4], [*PROMPTS[4], *PROMPTS[4]]]
+    answers = plain(loop.engine.model, prompts, GREEDY)
+    forward, count = loop.engine.model.forward, [0]
+
+    def refused(*arguments):
+        count[0] += 1
+        hidden = forward(*arguments)  # as far as it came
+        if count[0] in at:
+            raise DeviceMemoryError("the device has no memory left")
+        return hidden
+
+    monkeypatch.setattr(loop.engine.model, "forward", refused)
+    pool = loop.engine.cache.pool
+    assert pool.num_used == 0
+    handles = [loop.submit(prompt, GREEDY) for prompt in prompts]
+    for i, (handle, answer) in enumerate(zip(handles, answers, strict=True)):
+        if i in lost:
+            with pytest.raises(DeviceMemoryError, match="no memory left"):
+                handle.wait()
+            generated = handle.runs[0].seq.generated
+            assert generated == answer[: len(generated)] != answer
+        else:
+            handle.wait()
+            assert handle.runs[0].seq.generated == answer
+    assert is_idle(loop)
+    assert pool.num_used == 0
+    assert 0 < loop.engine.stats.accepted < loop.engine.stats.drafted
+    again = loop.submit(prompts[lost[0]], GREEDY)
+    again.wait()
+    assert again.runs[0].seq.generated == answers[lost[0]]
 
 
 @pytest.mark.parametrize("error", [CancelledError, GeneratorExit, KeyboardInterrupt, SystemExit])

@@ -190,15 +190,11 @@ def test_what_is_given_up_comes_in_order() -> None:
 
 @pytest.mark.parametrize(
     "options",
-    [
-        {},
-        pytest.param({"head_bits": 4}, marks=pytest.mark.slow),
-        pytest.param({"backend": "torch"}, marks=pytest.mark.slow),
-    ],
+    [{}, pytest.param({"head_bits": 4}, marks=pytest.mark.slow)],
     ids=str,
 )
 def test_a_model_without_weights_has_the_size_of_the_loaded_one(
-    default_model: Path, options: dict[str, str | int]
+    default_model: Path, options: dict[str, int]
 ) -> None:
     if "head_bits" in options and not native.available():
         pytest.skip("a rounded head needs the native kernels")

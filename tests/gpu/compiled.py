@@ -18,7 +18,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from forerun.gpu import attention, kernels, placement
+from forerun.gpu import attention, kernels, placement, routing
 from forerun.gpu.codes import LAYOUTS
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 
@@ -26,14 +26,18 @@ ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
+    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"), "powers": "*i64",
 }  # fmt: skip
-NUMBERS = dict.fromkeys(("eps", "multiplier", "inverse", "twice", "once", "divisor"), "fp32")
+NUMBERS = dict.fromkeys(
+    ("eps", "multiplier", "inverse", "twice", "once", "divisor", "sum_offset", "scale"), "fp32"
+)
 WHOLE = dict.fromkeys(("R", "N", "OUT", "TABLE", "PATH", "RUNS", "V", "BLOCKS"), "i32")
 HEADS = {"H": 32, "G": 8, "E": 128, "WIDE": 128}
 MERGED = {"H": 32, "E": 128, "WIDE": 128, "ROWS": ROWS}
 NORM = {
     "D": 4096,
     "X": 4096,
+    "HAS_ORDER": False,
     "GROUPS": 128,
     "ROWS": ROWS,
     "HAS_NORM": True,
@@ -42,7 +46,9 @@ NORM = {
 }
 CODES = {"TO_CODES": True, "TO_FLOATS": False, "ADDS": False}
 TILE = {"HAS_BIAS": True, "ADDS": True, "BLOCK_M": 16, "BLOCK_N": BLOCK_N}
-FLOAT = {"K": 4096, "X": 4096, "GROUP_K": 4096, "IS_FLOAT8": False, **TILE}
+DENSE, OF_EXPERTS = ({"SHARE": each, "OUTPUTS": 768, "MOST": ROWS} for each in (0, 8))
+ROUTED = {"NUM": 128, "WIDE": 128, "ACTIVE": 8, "IS_RENORMALIZED": True}
+FLOAT = {"K": 4096, "X": 4096, "GROUP_K": 4096, "IS_FLOAT8": False, **TILE, **DENSE}
 STATE = {"PAIRS": 4, "WINDOW": 0, "HAS_CAP": False, "IS_INT8": False}
 LINEAR = ("q4_1", "q4_0", "q4_z", "q4_k", "q5_k", "q6_k", "q8_0")
 CACHE = {
@@ -55,26 +61,47 @@ ALIKE = ("sm_86", "sm_89")
 """Cards with the instructions of sm_80, for which one variant of a kernel is enough."""
 
 
+def types_of(name: str) -> dict[str, str]:
+    """Types of a matrix's pointers."""
+    layout = LAYOUTS[name]
+    return {
+        "weights": "*u8" if layout.bits == 4 else "*i8",
+        **dict.fromkeys(("weight_scales", "mins"), "*i8" if layout.has_factors else "*fp16"),
+        **dict.fromkeys(("factors", "min_factors"), "*fp16"),
+    }
+
+
 def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     """Name, kernel, constants, and types of pointers that are not fp32."""
     yield "norm", "norm", NORM | CODES, {}
+    yield "norm, ordered", "norm", NORM | CODES | {"HAS_ORDER": True}, {}
     yield "layer norm", "norm", NORM | CODES | {"IS_LAYER": True, "HAS_BIAS": True}, {}
     yield "norm in place", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": True, "ADDS": False}, {}
     yield "added norm", "norm", NORM | {"TO_CODES": False, "TO_FLOATS": False, "ADDS": True}, {}
     for name in LINEAR:
-        layout = LAYOUTS[name]
-        numbers = "*i8" if layout.has_factors else "*fp16"
-        types = {
-            "weights": "*u8" if layout.bits == 4 else "*i8",
-            **dict.fromkeys(("weight_scales", "mins"), numbers),
-            **dict.fromkeys(("factors", "min_factors"), "*fp16"),
-        }
+        layout, types = LAYOUTS[name], types_of(name)
         yield (
             f"linear {name}",
             "linear",
-            {"K": 4096, "ROWS": ROWS, **layout.constants(), **TILE},
+            {"K": 4096, "ROWS": ROWS, **layout.constants(), **TILE, **DENSE},
             types,
         )
+    of_experts = {"K": 2048, "ROWS": ROWS, **LAYOUTS["q6_k"].constants(), **TILE, **OF_EXPERTS}
+    yield "linear q6_k of experts", "linear", of_experts | {"ADDS": False}, types_of("q6_k")
+    yield "linear bf16 of experts", "float_linear", FLOAT | OF_EXPERTS, {"weights": "*bf16"}
+    for kind, chosen in (
+        ("softmax", (False, False)),
+        ("softmax, biased", (False, True)),
+        ("sigmoid", (True, True)),
+    ):
+        yield (
+            f"route by {kind}",
+            "route",
+            ROUTED | dict(zip(("IS_SIGMOID", "HAS_BIAS"), chosen)),
+            {},
+        )
+    yield "list_pairs", "list_pairs", {"ACTIVE": 8, "WIDE": 2048, "MOST": ROWS}, {}
+    yield "add_pairs", "add_pairs", {"D": 2048, "ACTIVE": 8, "BLOCK": 256}, {}
     yield "linear bf16", "float_linear", FLOAT, {"weights": "*bf16"}
     yield (
         "linear f8",
@@ -107,6 +134,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     yield "place, normed after", "place", rotated | {"NORM": "after"}, types
     yield "merge", "merge", MERGED | {"HAS_SINKS": True, "TO_CODES": True}, {}
     yield "choose", "choose", {"BLOCK": 128}, {}
+    yield "choose_of_blocks", "choose_of_blocks", {"WIDE": 2048}, {"found": "*i32"}
     yield "add_totals", "add_totals", {}, {}
     yield (
         "finish_logits",
@@ -119,7 +147,9 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
 def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target: GPUTarget) -> Any:
     """Compile one kernel; pointers are aligned to 16 bytes."""
     function = next(
-        vars(each)[kernel] for each in (kernels, placement, attention) if kernel in vars(each)
+        vars(each)[kernel]
+        for each in (kernels, placement, attention, routing)
+        if kernel in vars(each)
     )
     known = POINTERS | NUMBERS | WHOLE | types | dict.fromkeys(constants, "constexpr")
     signature = {name: known.get(name, "*fp32") for name in function.arg_names}

@@ -22,11 +22,13 @@ ROUNDED = {
     "div.rn.f32",
     "sqrt.rn.f32",
     "cvt.rn.f16.f32",
+    *("fma.rn.f64", "add.rn.f64", "sub.rn.f64", "mul.rn.f64", "cvt.rn.f32.f64"),
 }
 """`.rn` forbids the assembler to fuse a multiplication with an addition."""
 EXACT = {
     *(f"{word}.f32" for word in ("abs", "neg", "max", "min", "max.NaN", "min.NaN", "mov", "selp")),
     *(f"setp.{how}.f32" for how in ("eq", "ge", "gt", "le", "lt", "neu", "num", "nan", "equ", "gtu", "ltu")),
+    "selp.f64", "cvt.f64.f32",
     *(f"cvt.{kind}" for kind in ("f32.bf16", "f32.f16", "rzi.s16.f32", "rzi.s32.f32", "rn.f32.s16", "rn.f32.s32")),
 }  # fmt: skip
 HAS_DOTS = ("linear q", "attend int8")

@@ -23,6 +23,8 @@ from tests.native.models import (
     random_weights,
     text,
 )
+from tests.native.test_order import CONFIG as ORDERED
+from tests.native.test_order import READERS, weights_of
 
 TREE = (-1, 0, 0, 1, 3)
 SMALL = replace(GATED, num_layers=1, num_heads=2, num_kv_heads=1)
@@ -114,6 +116,13 @@ def test_logits_and_the_largest_of_them() -> None:
     assert same(
         models.gpu.head_weights(np.array([3, 1])), models.native.head_weights(np.array([3, 1]))
     )
+
+
+def test_columns_have_the_order_of_their_file() -> None:
+    """GPTQ's act-order in every matrix of a layer, the output's across heads."""
+    models = Both.of(ORDERED, weights_of(ORDERED, READERS), room)
+    caches = models.caches("int8")
+    assert models.compare(caches, Segment(0, 0, text(5), TREE))
 
 
 @pytest.mark.parametrize("is_tied", [False, True])

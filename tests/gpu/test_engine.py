@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from forerun.core.params import SamplingParams
+from forerun.engine.stats import SpecStats
 from forerun.gpu import devices, load
 from forerun.llm import LLM
 from tests.gpu.oracle import DEVICE
@@ -30,14 +31,17 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "free_nbytes", lambda name: 1 << 33)
 
 
-def answers(model: Path, **options: object) -> list[tuple[int, ...]]:
-    llm = LLM(str(model), max_model_len=64, max_num_seqs=2, threads=1, kv="int8", **options)
-    return [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
+def answers(model: Path, **options: object) -> tuple[list[tuple[int, ...]], SpecStats]:
+    sizes = {"max_model_len": 64, "max_num_seqs": 2, "threads": 1, "kv": "int8"}
+    llm = LLM(str(model), controller=False, **sizes, **options)
+    found = [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
+    return found, llm.engine.stats
 
 
 def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path) -> None:
-    drafted = answers(tiny_gguf, device="cuda", drafter="lookahead")
-    assert drafted == answers(tiny_gguf, drafter="none")
+    drafted, stats = answers(tiny_gguf, device="cuda", drafter="lookahead")
+    assert drafted == answers(tiny_gguf, drafter="none")[0]
+    assert 0 < stats.accepted < stats.drafted
 
 
 def test_a_receipt_of_the_cpu_is_that_of_the_card(
@@ -69,5 +73,5 @@ def test_without_a_card_it_is_planned_for_one_and_not_loaded(forerun, tiny_gguf:
     )
     code, _, said = forerun("generate", "x", "--raw", *asked)
     assert (code, said.count("\n")) == (2, 1)
-    assert said.startswith("error: backend triton cannot run this model on cuda: torch ")
+    assert said.startswith("error: this model cannot run on cuda: torch ")
     assert said.endswith("sees 0 CUDA devices; use --device cpu\n")

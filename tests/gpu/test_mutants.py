@@ -13,11 +13,19 @@ import pytest
 
 import forerun.gpu
 from forerun.core.batch import Segment
+from forerun.model.config import ExpertsConfig, LayerConfig
 from tests.gpu.oracle import Both
-from tests.native.models import GATED, random_weights, text
+from tests.native.models import GATED, ROPE, random_weights, text
 
 ROOM = Path(forerun.gpu.__file__).parent
-CONFIG = replace(GATED, num_layers=1, num_heads=2, num_kv_heads=1, attention_scale=0.02)
+CONFIG = replace(
+    GATED,
+    num_layers=1,
+    num_heads=2,
+    num_kv_heads=1,
+    attention_scale=0.02,
+    layers=(LayerConfig(ROPE, experts=ExpertsConfig(8, 3, 32)),),
+)
 TREE = (-1, 0, 0, 1, 1, 3)
 MUTANTS = {
     "the dot is rounded before it is added": (
@@ -59,17 +67,31 @@ MUTANTS = {
         "tl.fma(young_out, young, out * old)",
         "tl.fma(out, old, young_out * young)",
     ),
+    "what an expert gives is fused with the sum": (
+        "routing",
+        "total = total + tl.load(weights + pair) * tl.load(given + pair * D + at, at < D, 0.0)",
+        "total = tl.fma(tl.load(weights + pair), tl.load(given + pair * D + at, at < D, 0.0), total)",
+    ),
+    "experts are added from the last one": (
+        "routing",
+        "pair = row * ACTIVE + i\n",
+        "pair = row * ACTIVE + ACTIVE - 1 - i\n",
+    ),
     "silu divides x": ("kernels", "y = x * sigmoid(x)\n", "y = tl.div_rn(x, 1.0 + exp(0.0 - x))\n"),
 }
 CLOSED = {"a rotation is fused": ("partner) * s\n", "partner) * s)\n")}
 """What a change needs besides."""
 
 
+FLOATS = ("layers.0.o", "layers.0.down", "layers.0.expert_down")
+"""Which see the last bit of what codes would hide."""
+
+
 def finds(room: ModuleType) -> bool:
     """Whether the bits of a chain and a tree over the end of a run differ from the CPU's."""
     weights = random_weights(CONFIG, "q4_1")
-    floats = random_weights(CONFIG, "f32")  # which see the last bit of what codes would hide
-    weights |= {name: floats[name] for name in ("layers.0.o", "layers.0.down")}
+    floats = random_weights(CONFIG, "f32")
+    weights |= {name: floats[name] for name in FLOATS}
     models = Both.of(CONFIG, weights, room)
     caches = models.caches("fp16")
     models.read(caches, 0, text(127))

@@ -131,7 +131,7 @@ STATED = {"temperature": 0.7, "top_k": 20, "top_p": 0.8, "repetition_penalty": 1
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("tiny")
-    hf_model("llama", vocab_size=268, eos_token_id=[264, 65]).save_pretrained(path)
+    hf_model("llama", head_dim=16, vocab_size=268, eos_token_id=[264, 65]).save_pretrained(path)
     byte_level_encoder().save(str(path / "tokenizer.json"))
     settings = {"eos_token": "<|endoftext|>"}
     (path / "tokenizer_config.json").write_text(json.dumps(settings))

@@ -73,7 +73,6 @@ PLAIN = {
     "a prompt is text, token ids, chat messages or a dictionary, got ...",
     "the text is not valid Unicode: it holds a lone surrogate",
     "... takes more than ... s",
-    "position ... is beyond the model's context of ... tokens",
 }
 """Messages that need no entry though they have none of those words: the mistake is the remedy."""
 

@@ -16,6 +16,7 @@ import transformers
 
 from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
+from tests.model.tiny import load_torch
 from tests.native.models import prefill
 
 TOKENS = tuple(range(0, 60, 3))
@@ -138,8 +139,8 @@ def test_a_folder_is_the_model_of_its_codes(tmp_path: Path, form: str, closeness
     with torch.no_grad():
         expected = reference(torch.tensor([TOKENS])).logits[0].numpy()
     logits = {
-        backend: prefill(load_model(open_checkpoint(tmp_path), backend=backend), TOKENS, 64)
-        for backend in ("torch", "native")
+        backend: prefill(load(open_checkpoint(tmp_path)), TOKENS, 64)
+        for backend, load in (("torch", load_torch), ("native", load_model))
     }
     np.testing.assert_allclose(logits["torch"], expected, rtol=1e-4, atol=1e-4)
     error = np.abs(logits["native"] - expected).std()

@@ -123,7 +123,7 @@ bases = st.one_of(
 def decoder_of(kind: str, num_threads: int = 2) -> Model:
     """A model of a kind; of torch's the threads are the process's."""
     if kind in TORCH:
-        from tests.torch.decoders import random_decoder
+        from tests.lab.torch.decoders import random_decoder
 
         return random_decoder(TORCH[kind])
     return models.native(*NATIVE[kind], num_threads)

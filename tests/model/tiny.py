@@ -16,10 +16,10 @@ import transformers
 from torch import Tensor
 
 from forerun.core.batch import Batch, Segment
+from forerun.lab.torch import backend
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.cache.base import KVCache
-from forerun.model.loader import load_model
 from forerun.model.model import Model
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.codes import FORMATS
 from forerun.weights.multimodal import language_model_of
@@ -447,10 +447,8 @@ def checkpoint_from(
 
 
 def load_torch(checkpoint: Checkpoint | MemoryCheckpoint, **options: Any) -> Decoder:
-    """The checkpoint's model in torch, whatever native kernels this machine has."""
-    decoder = load_model(cast(Checkpoint, checkpoint), backend="torch", **options)
-    assert isinstance(decoder, Decoder)
-    return decoder
+    """The checkpoint's model in torch."""
+    return backend.load_model(cast(Checkpoint, checkpoint), **options)
 
 
 def hf_logits(model: transformers.PreTrainedModel, tokens: Iterable[int]) -> Tensor:

@@ -408,9 +408,9 @@ def random_weights(
 def reference(config: ModelConfig, weights: Mapping[str, StoredTensor]) -> Model:
     """The torch decoder of the same weights; without torch the test is skipped."""
     pytest.importorskip("torch")
-    from forerun.torch.backend import load
+    from forerun.lab.torch import backend
 
-    return load(config, weights.items(), num_threads=1)
+    return backend.load(config, weights.items())
 
 
 def native(

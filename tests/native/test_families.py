@@ -56,7 +56,7 @@ def test_a_text_and_a_tree_equal_hugging_face(family: str) -> None:
     """A text of more than two blocks of keys in one pass, a tree above it, and a kept path."""
     model = hf_model(family, **{"hidden_size": 64, **WIDTHS.get(family, {})})
     checkpoint = cast(Checkpoint, checkpoint_of(model))
-    native = load_model(checkpoint, backend="native")
+    native = load_model(checkpoint)
     assert isinstance(native, NativeDecoder)
     cache = native.new_cache(1, 256, "fp32")
     texts = [TOKENS[: i + 1] for i in range(len(TOKENS))]

@@ -42,7 +42,7 @@ def apply(decoder: NativeDecoder, x: np.ndarray) -> Floats:
 def expected(weight: StoredTensor, x: np.ndarray) -> Floats:
     """By torch; without it the test is skipped."""
     torch = pytest.importorskip("torch")
-    from forerun.torch import reference
+    from forerun.lab.torch import reference
 
     codes = weight.codes()
     rows = codes.flat
@@ -158,7 +158,7 @@ def test_flattening_is_exact_before_rounding(
 ) -> None:
     """In exact arithmetic a widened row times repeated weights is the row times the weights, within range."""
     torch = pytest.importorskip("torch")
-    from forerun.torch import reference
+    from forerun.lab.torch import reference
 
     total = flattened = 0
     for x, weight, pieces in inputs:

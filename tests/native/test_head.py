@@ -146,7 +146,7 @@ def test_a_large_vocabulary_is_summed_alike_by_any_number_of_threads(isa: str) -
 @given(rows=st.lists(st.lists(awkward, min_size=VOCAB, max_size=VOCAB), min_size=1, max_size=4))
 def test_logits_that_are_there_give_the_same(rows) -> None:
     torch = pytest.importorskip("torch")
-    from forerun.torch.decoder import top_k
+    from forerun.lab.torch.decoder import top_k
 
     logits = np.array(rows, np.float32)
     for k in (1, 2, 8, VOCAB):

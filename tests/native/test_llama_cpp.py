@@ -113,7 +113,7 @@ def test_logits_are_llama_cpps(
         checkpoint = replace(checkpoint, tensors={**checkpoint.tensors, **unused})
     write(checkpoint, file)
     theirs = llama_logits(file, out)
-    native = load_model(open_checkpoint(file), backend="native")
+    native = load_model(open_checkpoint(file))
     ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
     is_close = np.abs(ours - theirs).max(-1) < 0.05 * theirs.std()
     # Where two experts are nearly as good, a rounding elsewhere chooses the other one; later rows see that one.
@@ -128,6 +128,6 @@ def test_logits_of_any_format_are_llama_cpps(tmp_path: Path, form: str) -> None:
     """But for what both round: activations, here in groups of 32, there of as many as a block has."""
     file = formats.write(tmp_path / "m.gguf", form)
     theirs = llama_logits(file, tmp_path / "logits.npy")
-    native = load_model(open_checkpoint(file), backend="native")
+    native = load_model(open_checkpoint(file))
     ours = logits_of(native, native.new_cache(1, 128), Segment(0, 0, TEXT))
     assert np.abs(ours - theirs).std() < 0.1 * theirs.std()

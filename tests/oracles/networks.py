@@ -21,10 +21,10 @@ from forerun.core.types import GuessTree
 from forerun.drafters.eagle3.files import EagleWeights
 from forerun.drafters.medusa.files import MedusaWeights
 from forerun.drafters.mlp_speculator.files import RecurrentWeights
+from forerun.lab.torch.networks.eagle3 import Eagle3, Keys
+from forerun.lab.torch.networks.medusa import Medusa
+from forerun.lab.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
 from forerun.model.model import Model
-from forerun.torch.networks.eagle3 import Eagle3, Keys
-from forerun.torch.networks.medusa import Medusa
-from forerun.torch.networks.mlp_speculator import MLPSpeculator, RecurrentState
 from tests.oracles.growth import Guess, Solo, Step, TreeNoise, grow, likeliest, noise_of
 
 Noises = Sequence[TreeNoise | None]

@@ -64,7 +64,9 @@ def loaded(folder: Path, name: str, **settings: object) -> LLM:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("models")
     for name, family in FAMILIES.items():
-        (path / f"{name}.gguf").write_bytes(honest(family).to_bytes())
+        (path / f"{name}.gguf").write_bytes(
+            honest(family, hidden_size=64, intermediate_size=96).to_bytes()
+        )
     return path
 
 

@@ -40,7 +40,7 @@ ODD: tuple[Any, ...] = (
 def sound(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder that loads, with every file that is read."""
     folder = tmp_path_factory.mktemp("models") / "sound"
-    hf_model("llama", vocab_size=268, eos_token_id=264).save_pretrained(folder)
+    hf_model("llama", head_dim=16, vocab_size=268, eos_token_id=264).save_pretrained(folder)
     byte_level_encoder().save(str(folder / "tokenizer.json"))
     for name, content in FILES.items():
         (folder / name).write_text(json.dumps(content))

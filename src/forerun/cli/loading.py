@@ -31,7 +31,6 @@ def load(
     offer(config.model)  # before the engine is imported
     from forerun.cli.console import note, working
     from forerun.llm import LLM
-    from forerun.model.kernels import native
     from forerun.system.device import num_cores, stay_on_one_socket
     from forerun.text.prompt import encode
 
@@ -51,8 +50,6 @@ def load(
             say(f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
 
         llm = LLM.checked(check, config, progress, **overrides)
-    if config.backend == "auto" and llm.device == "cpu" and not native.available():
-        note(native.summary(), fg="yellow")
     return llm
 
 

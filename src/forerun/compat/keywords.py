@@ -22,7 +22,6 @@ class EngineOptions(TypedDict, total=False):
     draft_budget: int
     controller: bool
     device: str
-    backend: str
     quant: Quant
     head_bits: int | None
     kv: Precision

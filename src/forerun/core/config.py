@@ -85,8 +85,6 @@ class EngineConfig:
     """Draft only as much as is expected to be faster; else always in full."""
     device: str = option(AUTO, "--device-map", metavar="DEVICE")
     """auto, cpu, cuda or cuda:N."""
-    backend: str = option(AUTO, metavar="auto|native|triton|torch")
-    """auto, native (CPU kernels), triton (GPU kernels) or torch (fp32)."""
     quant: Quant = option(
         "none",
         "--quantization",

@@ -46,6 +46,10 @@ class CapacityError(ForerunError):
     """Something does not fit: the context, the memory budget, the cache."""
 
 
+class DeviceMemoryError(CapacityError):
+    """A device has no memory left for a pass, of which nothing is kept: the sequence that needs most of it ends."""
+
+
 @contextmanager
 def memory_refused(what: str) -> Iterator[None]:
     """Turn the system's refusal of memory into a CapacityError that says what it was for."""

@@ -19,6 +19,7 @@ import numpy as np
 from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.config import EngineConfig
+from forerun.core.errors import DeviceMemoryError
 from forerun.core.params import SamplingParams
 from forerun.core.types import Event, FinishReason, Seq, TextPiece, TopK
 from forerun.decoding.stops import Detokenizer
@@ -133,12 +134,11 @@ class Engine:
         self.proposer.propose(steps)
         proposed_s = clock()
         healthy = [step for step in steps if step.error is None]
-        ready, batch = pack(self.scheduler.fit(healthy, self.preempt))
+        ready, hidden = self._forward(self.scheduler.fit(healthy, self.preempt))
         if not ready:
             return self._end_failed(steps)
-        num_rows = batch.num_rows
+        num_rows = len(hidden.last)
         num_read = sum(len(step.tokens) for step in ready if not step.state.has_begun)
-        hidden = self.model.forward(batch, self.cache, self.proposer.drafter.features.layers)
         self._verify(ready, hidden)
         for step in ready:  # the other scratch rows may be overwritten
             n = len(step.tokens)
@@ -230,6 +230,23 @@ class Engine:
         """Wait a moment where there is nothing to do before a grammar is compiled; others may submit in between."""
         for seq in self.scheduler.running[:1]:
             self.sequences[seq.id].grammar_is_ready(MOMENT_S)
+
+    def _forward(self, steps: Sequence[SequenceStep]) -> tuple[list[SequenceStep], Hidden]:
+        """Compute the rows of all sequences that can be packed, and return these and the rows' states.
+
+        Where a device has no memory for a pass, the sequence that asks most of it fails, and the others go on: until
+        their rows are kept, nothing in the cache has changed.
+        """
+        ready, batch = pack(steps)
+        while ready:
+            try:
+                layers = self.proposer.drafter.features.layers
+                return ready, self.model.forward(batch, self.cache, layers)
+            except DeviceMemoryError as error:
+                most = max(reversed(ready), key=_memory_asked)
+                most.error = error
+                ready, batch = pack([step for step in ready if step is not most])
+        return [], Hidden(np.empty((0, 0), np.float32))
 
     def _verify(self, steps: Sequence[SequenceStep], hidden: Hidden) -> None:
         """Verify the drafts, up to where each sequence ends.
@@ -339,6 +356,11 @@ class Engine:
             self._end_drafting(state)
         finally:
             self.scheduler.release(state.seq)
+
+
+def _memory_asked(step: SequenceStep) -> int:
+    """Return what the memory for a sequence's rows in a pass grows with: their number and their context."""
+    return len(step.rows) * (step.base + len(step.rows))
 
 
 def _groups(steps: Sequence[SequenceStep], most: int) -> Iterator[list[SequenceStep]]:

@@ -69,7 +69,6 @@ class Loaded:
             load_model,
             device=device,
             num_threads=num_threads(config.threads),
-            backend=config.backend,
             max_len=max_len,
         )
         facts = (checkpoint.default_params(), tuple(checkpoint.files), checkpoint.names())

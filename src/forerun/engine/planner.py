@@ -321,7 +321,6 @@ class Planner:
             checkpoint,
             device=self.device,
             num_threads=num_threads(self.config.threads),
-            backend=self.config.backend,
             quant=quant,
             head_bits=head_bits,
         )

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import TopK
-from forerun.gpu.kernels import add_totals, choose, finish_logits
+from forerun.gpu.kernels import add_totals, choose, choose_of_blocks, finish_logits
 from forerun.gpu.layers import cap_factors
 from forerun.gpu.numbers import LAUNCH
 from forerun.model.config import ModelConfig
@@ -46,9 +46,11 @@ def top_k(logits: Tensor, k: int, *, log_normaliser: bool) -> TopK:
         logits, largest, found, totals, vocab, blocks, BLOCK=CHOSEN_TOGETHER, **LAUNCH
     )
     if k == 1:
-        host, every = largest.cpu().numpy(), found.cpu().numpy().astype(np.int64)
-        block = host.argmax(1)[:, None]  # the first of equal ones; NaN is the largest
-        ids, values = (np.take_along_axis(each, block, 1) for each in (every, host))
+        best = torch.empty(num, 2, dtype=torch.int32, device=logits.device)
+        wide = triton.next_power_of_2(blocks)
+        choose_of_blocks[(num,)](largest, found, best, blocks, WIDE=wide, **LAUNCH)
+        host = best.cpu().numpy()  # eight bytes a row
+        ids, values = host[:, :1].astype(np.int64), host[:, 1:].view(np.float32)
     else:
         host = logits.cpu().numpy()
         ids = np.array([_largest_ids(row, k) for row in host], np.int64).reshape(num, k)

@@ -8,7 +8,7 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 
 import numpy as np
@@ -18,24 +18,32 @@ from torch import Tensor
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch
 from forerun.core.config import Precision
-from forerun.core.errors import CapacityError, LoadError
+from forerun.core.errors import CapacityError, DeviceMemoryError, LoadError
 from forerun.core.types import TopK
 from forerun.gpu.cache import GpuCache
+from forerun.gpu.cache import Layer as CacheLayer
 from forerun.gpu.choice import finish, top_k
+from forerun.gpu.experts import Experts
+from forerun.gpu.graphs import ROWS as GRAPH_ROWS
+from forerun.gpu.graphs import RUNS as GRAPH_RUNS
+from forerun.gpu.graphs import Graphs
 from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
-from forerun.gpu.passes import Angles, plan, run_starts
+from forerun.gpu.passes import Angles, Pass, plan, run_starts
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import HeadPart, Hidden
+from forerun.model.packing import ActOrder
 from forerun.system.device import num_threads
 from forerun.weights.codes import FORMATS
 from forerun.weights.stored import StoredTensor
 
 _STACKS = {"qkv": ("q", "k", "v"), "up": ("gate", "up"), "o": ("o",), "down": ("down",)}
 """Matrices that read the same rows, in the order of their outputs."""
+_EXPERTS = ("router", "expert_gate", "expert_up", "expert_down")
+"""Those of experts, each by itself."""
 
 
 class GpuDecoder:
@@ -47,11 +55,14 @@ class GpuDecoder:
         self._norms: dict[str, Norm] = {}
         self._waiting: dict[str, Part] = {}
         """Matrices whose neighbours have not come yet."""
+        self._act_order = ActOrder(config)
         self._host: dict[str, StoredTensor] = {}
         """The embedding and the positions, which stay where they are."""
-        self._layers: list[Layer] = []
+        self.layers: list[Layer] = []
         self._angles: dict[RopeConfig, Angles] = {}
         self._buffers = Buffers(self.device)
+        self.graphs = Graphs(self) if self.device.type == "cuda" else None
+        """What launches short passes; None: kernel by kernel."""
 
     def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
         """Take one weight, by its canonical name. Raises LoadError for a format that is not read."""
@@ -62,8 +73,12 @@ class GpuDecoder:
             self._norms[name] = Norm(self._to_device(stored.dequantize()), offset)
         elif name == "head":
             self._host[name] = stored.unpacked()
-            self._stacks[name] = Stack.pack([(stored, bias)], self.device)
+            self._stacks[name] = Stack.pack([(self._host[name].in_order(), bias)], self.device)
         else:
+            stored = stored.unpacked()
+            codes = None if stored.read is None else stored.codes()
+            if not self._act_order.take(name, stored.format, codes):
+                stored = stored.in_order()
             self._waiting[name] = stored, bias
             self._pack_complete(name.rpartition(".")[0])
         if self._is_head(name):
@@ -75,7 +90,7 @@ class GpuDecoder:
 
     def _pack_complete(self, prefix: str) -> None:
         """Pack the matrices of a layer whose neighbours are all there."""
-        for stack, shorts in _STACKS.items():
+        for stack, shorts in (*_STACKS.items(), *((name, (name,)) for name in _EXPERTS)):
             if stack == "up" and not self.config.gated_mlp:
                 shorts = ("up",)
             names = [f"{prefix}.{short}" for short in shorts]
@@ -105,7 +120,7 @@ class GpuDecoder:
         if self._waiting:
             raise LoadError(f"a GPU does not read {', '.join(self._waiting)}; use --device cpu")
         for index in range(self.config.num_layers):
-            self._layers.append(self._layer(index))
+            self.layers.append(self._layer(index))
 
     def _layer(self, index: int) -> Layer:
         config, prefix = self.config, f"layers.{index}."
@@ -122,9 +137,31 @@ class GpuDecoder:
             head_norms = torch.cat(
                 [norms[name].weight.view(-1, dim).expand(n, dim) for name, n in counts]
             )
-        stacks = {name: self._stacks[prefix + name] for name in _STACKS}
         angles = None if rope is None else self._angles[rope]
-        return Layer(config, index, norms, **stacks, angles=angles, head_norms=head_norms)
+        qkv, up = self._stacks[prefix + "qkv"], self._stacks.get(prefix + "up")
+        if config.norms == "parallel" and any(
+            each and each.order is not None for each in (qkv, up)
+        ):
+            raise LoadError(
+                f"attention and MLP of layer {index} read the same rows, in an order of columns that a GPU has not for "
+                "both; use --device cpu"
+            )
+        return Layer(
+            config, index, norms, qkv, self._stacks[prefix + "o"], up, self._stacks.get(prefix + "down"),
+            experts=self._experts(index, norms), angles=angles, head_norms=head_norms,
+        )  # fmt: skip
+
+    def _experts(self, index: int, norms: Mapping[str, Norm]) -> Experts | None:
+        shape = self.config.layer(index).experts
+        if shape is None:
+            return None
+        stacks = (self._stacks.get(f"layers.{index}.{name}") for name in _EXPERTS)
+        router, gate, up, down = (None if stack is None else stack.parts[0] for stack in stacks)
+        assert router is not None
+        assert up is not None
+        assert down is not None
+        bias = norms["choice_bias"].weight if shape.has_choice_bias else None
+        return Experts(shape, router, gate, up, down, bias)
 
     def forward(
         self,
@@ -156,8 +193,9 @@ class GpuDecoder:
                     parts.append(self._run(part, rows, cache, aux_layers))
                     first += part.num_rows
         except torch.OutOfMemoryError as error:
-            raise CapacityError(
-                f"{self.device} has no memory left for a pass of {batch.num_rows} rows; allow fewer sequences"
+            raise DeviceMemoryError(
+                f"{self.device} has no memory left for a pass of {batch.num_rows} rows: ask for less context, or allow "
+                "fewer sequences (--max-num-seqs)"
             ) from error
         hidden, *aux = np.concatenate(parts, axis=1)
         return Hidden(hidden, tuple(aux))
@@ -166,18 +204,35 @@ class GpuDecoder:
         self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
     ) -> np.ndarray:
         """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D)."""
+        given = self._with_positions(inputs, batch)
+        if self.graphs is not None:
+            states = self.graphs.run(batch, given, cache, aux_layers)
+            if states is not None:
+                return states
         rows = plan(batch, cache, self.config, self.device)
-        num, width = rows.num_rows, self.config.hidden_size
-        x = self._buffers.floats("x", ROWS, width)
-        x[:num] = self._to_device(self._with_positions(inputs, batch))
-        states = torch.empty(1 + len(aux_layers), num, width, device=self.device)
-        for index, layer in enumerate(self._layers):
-            layer.run(x, rows, cache.layers[index], self._buffers)
+        return (
+            self.launch(self._to_device(given), rows, cache.layers, aux_layers, self._buffers)
+            .cpu()
+            .numpy()
+        )
+
+    def launch(
+        self, given: Tensor, rows: Pass, cache: Sequence[CacheLayer], aux_layers: tuple[int, ...], buffers: Buffers
+    ) -> Tensor:  # fmt: skip
+        """Launch the kernels of a pass; return the states of `_run`, in a buffer, of its rows (R, D)."""
+        num, width = given.shape
+        x, states = (
+            buffers.floats("x", ROWS, width),
+            buffers.floats("states", 1 + len(aux_layers), num, width),
+        )
+        x[:num] = given
+        for index, layer in enumerate(self.layers):
+            layer.run(x, rows, cache[index], buffers)
             for i, wanted in enumerate(aux_layers):
                 if wanted == index:
                     states[1 + i] = x[:num]
         put_norm(x, self._norms["norm"], self.config, num, out=states[0])
-        return states.cpu().numpy()
+        return states
 
     def _with_positions(self, inputs: Floats, batch: Batch) -> Floats:
         offset = self.config.learned_position_offset
@@ -281,12 +336,14 @@ class GpuDecoder:
         width = 2 * config.hidden_size + 3 * heads + kv + 3 * inner
         coded = 2 * (config.hidden_size + heads + inner)
         runs = len(run_starts(blocks_of(cache.max_len))) - 1
-        attention = rows * runs * (heads + 2 * config.num_heads)
-        return (
-            ROWS * (4 * width + coded)
-            + 4 * attention
-            + 4 * min(head_rows, ROWS) * config.vocab_size
+        states = (rows * runs + GRAPH_ROWS[-1] * GRAPH_RUNS[-1]) * (heads + 2 * config.num_heads)
+        experts = [each for i in layers if (each := config.layer(i).experts) is not None]
+        of_pairs = max(
+            (e.num_active * (4 * config.hidden_size + 13 * e.intermediate_size) for e in experts),
+            default=0,
         )
+        of_rows = 2 * ROWS * (4 * width + coded + of_pairs)  # once more for graphs
+        return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
     def _current(self) -> AbstractContextManager[object]:
         """Make the device that on which kernels are launched."""

@@ -15,41 +15,67 @@ from forerun.gpu.numbers import GROUP, cap, exp, moments, sigmoid, store_codes, 
 
 @triton.jit
 def norm(
-    x, weight, bias, eps, multiplier, out, codes, scales, sums,
-    D: tl.constexpr, X: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr, HAS_NORM: tl.constexpr,
-    IS_LAYER: tl.constexpr, HAS_BIAS: tl.constexpr, TO_CODES: tl.constexpr, TO_FLOATS: tl.constexpr, ADDS: tl.constexpr,
+    x, weight, bias, order, eps, multiplier, out, codes, scales, sums,
+    D: tl.constexpr, X: tl.constexpr, HAS_ORDER: tl.constexpr, GROUPS: tl.constexpr, ROWS: tl.constexpr,
+    HAS_NORM: tl.constexpr, IS_LAYER: tl.constexpr, HAS_BIAS: tl.constexpr, TO_CODES: tl.constexpr,
+    TO_FLOATS: tl.constexpr, ADDS: tl.constexpr,
 ):  # fmt: skip
     """Norm rows x (R, D), X apart: as codes, as floats out (R, X), or times a multiplier added to these. Grid (R,).
 
-    GROUPS is D / 32, rounded up to a power of two. Without HAS_NORM rows are handed on as they are.
+    GROUPS is D / 32, rounded up to a power of two. Without HAS_NORM rows are handed on as they are. With HAS_ORDER
+    codes have the columns in an order of their own (D,).
     """
     row = tl.program_id(0)
     group = tl.arange(0, GROUPS)
     at = group[:, None] * GROUP + tl.arange(0, GROUP)[None]
     is_there = at < D
-    y = tl.load(x + row * X + at, is_there, 0.0)
+    column = tl.load(order + at, is_there, 0) if HAS_ORDER else at
+    y = tl.load(x + row * X + column, is_there, 0.0)
     if HAS_NORM:
         mean, factor = moments(x + row * X, eps, D, IS_LAYER)
         y = (y - mean[:, None]) * factor[:, None]
-        scale = tl.load(weight + at, is_there, 0.0)
-        y = tl.fma(y, scale, tl.load(bias + at, is_there, 0.0)) if HAS_BIAS else y * scale
+        scale = tl.load(weight + column, is_there, 0.0)
+        y = tl.fma(y, scale, tl.load(bias + column, is_there, 0.0)) if HAS_BIAS else y * scale
     if TO_CODES:
         store_codes(y, group, group * GROUP < D, row, codes, scales, sums, D, ROWS)
     if TO_FLOATS:
         tl.debug_barrier()  # out may be x, which other warps still read
-        tl.store(out + row * X + at, y, is_there)
+        tl.store(out + row * X + column, y, is_there)
     if ADDS:
-        before = tl.load(out + row * X + at, is_there, 0.0)
-        tl.store(out + row * X + at, before + multiplier * y, is_there)
+        before = tl.load(out + row * X + column, is_there, 0.0)
+        tl.store(out + row * X + column, before + multiplier * y, is_there)
 
 
 @triton.jit
-def _put(acc, bias, out, row, n, R, N, OUT, multiplier, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr):
+def _tile(
+    pairs, R, N, SHARE: tl.constexpr, OUTPUTS: tl.constexpr, MOST: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
+):  # fmt: skip
+    """Return a program's rows, those that it reads for them, the matrix's rows n, the first of them and their end.
+
+    With SHARE, the matrix is experts' of OUTPUTS rows each, and rows are pairs of a row and an expert that it has
+    chosen: of those of an expert, listed in `pairs` (experts, MOST) before -1, every SHARE read the same row.
+    """
+    part = tl.program_id(1)
+    row = part * BLOCK_M + tl.arange(0, BLOCK_M)
+    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
+    if SHARE == 0:
+        return tl.where(row < R, row, -1), row, n, 0, N
+    blocks = tl.cdiv(R, BLOCK_M)
+    first = part // blocks * OUTPUTS
+    row = tl.load(pairs + part // blocks * MOST + part % blocks * BLOCK_M + tl.arange(0, BLOCK_M))
+    return row, tl.maximum(row, 0) // SHARE, first + n, first, first + OUTPUTS
+
+
+@triton.jit
+def _put(
+    acc, bias, out, row, n, first, stop, OUT, multiplier, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr
+):
     """Store sums (rows, n) at out (R, OUT apart), or add them to what is there, times a multiplier."""
-    is_there = (row < R)[:, None] & (n < N)[None]
+    is_there = (row >= 0)[:, None] & (n < stop)[None]
     if HAS_BIAS:
-        acc = acc + tl.load(bias + n, n < N, 0.0)[None]
-    at = out + row[:, None] * OUT + n[None]
+        acc = acc + tl.load(bias + n, n < stop, 0.0)[None]
+    at = out + row[:, None] * OUT + (n - first)[None]
     if ADDS:
         acc = tl.fma(acc, multiplier, tl.load(at, is_there, 0.0))
     tl.store(at, acc, is_there)
@@ -91,15 +117,21 @@ def _add_group(
 
 @triton.jit
 def linear(
-    codes, scales, sums, weights, more, weight_scales, factors, mins, min_factors, bias, out, R, N, OUT, multiplier,
+    codes, scales, sums, weights, more, weight_scales, factors, mins, min_factors, bias, out, pairs, R, N, OUT,
+    multiplier, SHARE: tl.constexpr, OUTPUTS: tl.constexpr, MOST: tl.constexpr,
     K: tl.constexpr, ROWS: tl.constexpr, BITS: tl.constexpr, MORE_BITS: tl.constexpr, ZERO: tl.constexpr,
     PARTS: tl.constexpr, SCALE_GROUP: tl.constexpr, HAS_FACTORS: tl.constexpr, HAS_MINS: tl.constexpr,
     IS_ZERO_POINT: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_M: tl.constexpr,
     BLOCK_N: tl.constexpr,
 ):  # fmt: skip
-    """Multiply rows of codes by a matrix of codes. Grid (N / BLOCK_N, R / BLOCK_M): no program splits K."""
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    """Multiply rows of codes by a matrix of codes. Grid (N / BLOCK_N, R / BLOCK_M): no program splits K.
+
+    Of experts (OUTPUTS / BLOCK_N, experts R / BLOCK_M): see `_tile`.
+    """
+    row, read, n, first, stop = _tile(pairs, R, N, SHARE, OUTPUTS, MOST, BLOCK_M, BLOCK_N)
+    if SHARE > 0:  # noqa: SIM102  # compiled for one or the other
+        if tl.max(row) < 0:
+            return
     at = weights + n[None] * GROUP + tl.arange(0, GROUP)[:, None]
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     SHARED: tl.constexpr = 8 // BITS  # groups in a byte
@@ -108,16 +140,16 @@ def linear(
         for part in tl.static_range(SHARED):
             acc = _add_group(
                 acc, packed, part, step * SHARED + part, codes, scales, sums, more, weight_scales, factors, mins,
-                min_factors, row, n, N, K, ROWS, BITS, MORE_BITS, ZERO, PARTS, SCALE_GROUP, HAS_FACTORS, HAS_MINS,
+                min_factors, read, n, N, K, ROWS, BITS, MORE_BITS, ZERO, PARTS, SCALE_GROUP, HAS_FACTORS, HAS_MINS,
                 IS_ZERO_POINT,
             )  # fmt: skip
     if K // GROUP % SHARED != 0:  # the last byte has one group
         packed = tl.load(at + (K // GROUP // SHARED) * N * GROUP, n[None] < N, 0)
         acc = _add_group(
-            acc, packed, 0, K // GROUP - 1, codes, scales, sums, more, weight_scales, factors, mins, min_factors, row,
+            acc, packed, 0, K // GROUP - 1, codes, scales, sums, more, weight_scales, factors, mins, min_factors, read,
             n, N, K, ROWS, BITS, MORE_BITS, ZERO, PARTS, SCALE_GROUP, HAS_FACTORS, HAS_MINS, IS_ZERO_POINT,
         )  # fmt: skip
-    _put(acc, bias, out, row, n, R, N, OUT, multiplier, HAS_BIAS, ADDS)
+    _put(acc, bias, out, row, n, first, stop, OUT, multiplier, HAS_BIAS, ADDS)
 
 
 @triton.jit
@@ -133,16 +165,19 @@ def _read_float(weights, IS_FLOAT8: tl.constexpr):
 
 @triton.jit
 def float_linear(
-    x, weights, weight_scales, bias, out, R, N, OUT, multiplier,
-    K: tl.constexpr, X: tl.constexpr, GROUP_K: tl.constexpr, IS_FLOAT8: tl.constexpr, HAS_BIAS: tl.constexpr,
-    ADDS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    x, weights, weight_scales, bias, out, pairs, R, N, OUT, multiplier,
+    SHARE: tl.constexpr, OUTPUTS: tl.constexpr, MOST: tl.constexpr, K: tl.constexpr, X: tl.constexpr,
+    GROUP_K: tl.constexpr, IS_FLOAT8: tl.constexpr, HAS_BIAS: tl.constexpr, ADDS: tl.constexpr, BLOCK_M: tl.constexpr,
+    BLOCK_N: tl.constexpr,
 ):  # fmt: skip
     """Multiply rows x (R, K), X apart, by floats (K, N): even and odd inputs apart. Grid (N / BLOCK_N, R / BLOCK_M).
 
-    GROUP_K inputs share a scale of e4m3 numbers; of the others it is K.
+    GROUP_K inputs share a scale of e4m3 numbers; of the others it is K. Of experts see `linear`.
     """
-    n = tl.program_id(0) * BLOCK_N + tl.arange(0, BLOCK_N)
-    row = tl.program_id(1) * BLOCK_M + tl.arange(0, BLOCK_M)
+    row, read, n, first, stop = _tile(pairs, R, N, SHARE, OUTPUTS, MOST, BLOCK_M, BLOCK_N)
+    if SHARE > 0:  # noqa: SIM102  # compiled for one or the other
+        if tl.max(row) < 0:
+            return
     acc = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
     for start in range(0, K, GROUP_K):
         even = tl.zeros((BLOCK_M, BLOCK_N), tl.float32)
@@ -151,14 +186,14 @@ def float_linear(
             at = weights + k * N + n
             left = _read_float(tl.load(at, n < N, 0), IS_FLOAT8)[None]
             right = _read_float(tl.load(at + N, n < N, 0), IS_FLOAT8)[None]
-            even = tl.fma(left, tl.load(x + row * X + k)[:, None], even)
-            odd = tl.fma(right, tl.load(x + row * X + k + 1)[:, None], odd)
+            even = tl.fma(left, tl.load(x + read * X + k)[:, None], even)
+            odd = tl.fma(right, tl.load(x + read * X + k + 1)[:, None], odd)
         if IS_FLOAT8:
             scale = tl.load(weight_scales + (start // GROUP_K) * N + n, n < N, 0.0) * 256.0
             acc = tl.fma(even + odd, scale[None], acc)
         else:
             acc = even + odd
-    _put(acc, bias, out, row, n, R, N, OUT, multiplier, HAS_BIAS, ADDS)
+    _put(acc, bias, out, row, n, first, stop, OUT, multiplier, HAS_BIAS, ADDS)
 
 
 @triton.jit
@@ -243,6 +278,20 @@ def choose(logits, largest, ids, totals, V, BLOCKS, BLOCK: tl.constexpr):
     for j in tl.static_range(BLOCK // 16):  # parts in order: one of them and zeros at a time
         total += tl.sum(tl.where(part[:, None] == j, terms, 0.0), 0)
     tl.store(totals + at + tl.arange(0, 1), sum16(total[None]))
+
+
+@triton.jit
+def choose_of_blocks(largest, ids, found, BLOCKS, WIDE: tl.constexpr):
+    """Find the largest of what `choose` found: found (R, 2), the id and the bits of the logit. Grid (R,)."""
+    row, i = tl.program_id(0), tl.arange(0, WIDE)
+    z = tl.load(largest + row * BLOCKS + i, i < BLOCKS, float("-inf"))
+    is_nan = (z != z).to(tl.int32)
+    best = tl.argmax(is_nan, 0)
+    if tl.max(is_nan, 0) == 0:
+        best = tl.argmax(z, 0)
+    at = row * BLOCKS + best
+    tl.store(found + 2 * row, tl.load(ids + at))
+    tl.store(found + 2 * row + 1, tl.load(largest + at).to(tl.int32, bitcast=True))
 
 
 @triton.jit

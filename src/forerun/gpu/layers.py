@@ -5,7 +5,8 @@ R rows, D hidden width, H heads, G kv heads, E head dim, F width of the MLP.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,8 +16,9 @@ from torch import Tensor
 
 from forerun.gpu.attention import attend, merge
 from forerun.gpu.cache import Layer as CacheLayer
+from forerun.gpu.experts import Experts, add_experts
 from forerun.gpu.kernels import norm, swiglu
-from forerun.gpu.matrices import ROWS, Rows, Stack
+from forerun.gpu.matrices import ROWS, Matrix, Rows, Stack
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 from forerun.gpu.passes import Angles, Pass
 from forerun.gpu.placement import place
@@ -43,25 +45,27 @@ class Buffers:
     """What a pass keeps of its rows, made as it is first needed and shared by all layers."""
 
     device: torch.device
-    kept: dict[tuple[str, tuple[int, ...]], Tensor] = field(default_factory=dict)
+    kept: dict[str, Tensor] = field(default_factory=dict)
     rows: dict[tuple[str, int], Rows] = field(default_factory=dict)
 
     def floats(self, name: str, *shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """Return the buffer of that name and shape."""
-        if (name, shape) not in self.kept:
-            self.kept[name, shape] = torch.zeros(shape, dtype=dtype, device=self.device)
-        return self.kept[name, shape]
+        """Return the buffer of that name in a shape: the same memory for each that fits into it."""
+        size = math.prod(shape)
+        if name not in self.kept or self.kept[name].numel() < size:
+            self.kept.pop(name, None)  # freed before the larger one is there
+            self.kept[name] = torch.zeros(size, dtype=dtype, device=self.device)
+        return self.kept[name][:size].view(shape)
 
-    def read(self, name: str, width: int) -> Rows:
-        """Return the rows of that name and width, to be read by matrices."""
+    def read(self, name: str, width: int, num_rows: int = ROWS) -> Rows:
+        """Return so many rows of that name and width, to be read by matrices."""
         if (name, width) not in self.rows:
-            self.rows[name, width] = Rows.of_width(width, self.device)
+            self.rows[name, width] = Rows.of_width(width, self.device, num_rows)
         return self.rows[name, width]
 
 
 def put_norm(
     x: Tensor, weights: Norm | None, config: ModelConfig, num_rows: int, *, to: Rows | None = None,
-    readers: tuple[Stack, ...] = (), out: Tensor | None = None, adds: bool = False,
+    readers: Sequence[Stack | Matrix] = (), out: Tensor | None = None, adds: bool = False,
 ) -> None:  # fmt: skip
     """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it.
 
@@ -73,10 +77,12 @@ def put_norm(
     to_floats = any(reader.reads_floats for reader in readers) or (out is not None and not adds)
     weight = x if weights is None else weights.weight
     bias = weight if weights is None or weights.bias is None else weights.bias
+    orders = [reader.order for reader in readers if reader.order is not None]
     norm[(num_rows,)](
-        x, weight, bias, config.norm_eps, config.residual_multiplier if adds else 1.0,
+        x, weight, bias, orders[0] if orders else weight, config.norm_eps, config.residual_multiplier if adds else 1.0,
         rows.floats if out is None else out, *rows.coded,
-        D=width, X=width, GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS, HAS_NORM=weights is not None,
+        D=width, X=width, HAS_ORDER=bool(orders), GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS,
+        HAS_NORM=weights is not None,
         IS_LAYER=config.norm == "layer", HAS_BIAS=weights is not None and weights.bias is not None,
         TO_CODES=to_codes, TO_FLOATS=to_floats, ADDS=adds, **LAUNCH,
     )  # fmt: skip
@@ -92,9 +98,10 @@ class Layer:
     """By their short names; those of heads and sinks too."""
     qkv: Stack
     o: Stack
-    up: Stack
-    """gate and up, or up."""
-    down: Stack
+    up: Stack | None
+    """gate and up, or up; None where there are only experts."""
+    down: Stack | None
+    experts: Experts | None
     angles: Angles | None
     head_norms: Tensor | None
     """(H + G, E)."""
@@ -104,13 +111,40 @@ class Layer:
         config, norms, num = self.config, self.norms, rows.num_rows
         normed = buffers.read("normed", config.hidden_size)
         is_parallel = config.norms == "parallel"
-        readers = (self.qkv, self.up) if is_parallel else (self.qkv,)
+        of_mlp = (
+            *(() if self.up is None else (self.up,)),
+            *(() if self.experts is None else self.experts.readers),
+        )
+        readers = (self.qkv, *of_mlp) if is_parallel else (self.qkv,)
         put_norm(x, norms.get("attn_norm"), config, num, to=normed, readers=readers)
         attended = self._attend(normed, rows, cache, buffers)
         self._add(self.o, attended, x, num, "attn_out_norm", buffers)
         if not is_parallel:
-            put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=(self.up,))
-        self._add(self.down, self._activate(normed, num, buffers), x, num, "mlp_out_norm", buffers)
+            put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=of_mlp)
+        if self.up is not None and self.down is not None:
+            up = buffers.floats("up", ROWS, self.up.num_out)
+            self.up.multiply(normed, num, up)
+            activated = buffers.read("activated", self.down.parts[0].num_in)
+            self._activate(up, num, activated, self.down)
+            self._add(self.down, activated, x, num, "mlp_out_norm", buffers)
+        if self.experts is not None:
+            self._add_experts(self.experts, normed, x, num, buffers)
+
+    def _add_experts(
+        self, experts: Experts, normed: Rows, x: Tensor, num: int, buffers: Buffers
+    ) -> None:
+        """Add to x what a row's experts give."""
+        pairs, weights = experts.choose(
+            normed, num, self.config.residual_multiplier, buffers.floats
+        )
+        num_pairs = ROWS * pairs.num_active
+        activated = buffers.read("activated of experts", experts.shape.intermediate_size, num_pairs)
+
+        def activate(up: Tensor) -> Rows:
+            return self._activate(up, num * pairs.num_active, activated, experts.down)
+
+        given = experts.multiply(normed, pairs, num, activate, buffers.floats)
+        add_experts(x, given, weights, num)
 
     def _add(
         self, matrix: Stack, read: Rows, x: Tensor, num: int, name: str, buffers: Buffers
@@ -143,8 +177,7 @@ class Layer:
             IS_LAYER=config.norm == "layer", IS_INT8=is_int8, **LAUNCH,
         )  # fmt: skip
         runs = rows.num_runs
-        tops, totals = (buffers.floats(name, num, heads, runs) for name in ("tops", "totals"))
-        outs = buffers.floats("outs", num, heads, runs, dim)
+        tops, totals, outs = self.states(num, runs, buffers)
         limit = config.attention_cap or 1.0
         attend[(num, kv_heads, runs)](
             q, q_codes, q_scales, *cache.tensors, rows.positions, rows.bases, rows.paths, rows.paths.stride(0),
@@ -155,6 +188,12 @@ class Layer:
             IS_INT8=is_int8, **WIDE_LAUNCH,
         )  # fmt: skip
         return self._merge(tops, totals, outs, num, shape, buffers)
+
+    def states(self, num: int, runs: int, buffers: Buffers) -> tuple[Tensor, Tensor, Tensor]:
+        """Return room for the states of attention of so many rows and runs: what grows with the context."""
+        heads, dim = self.config.num_heads, self.config.heads(self.index)[1]
+        tops, totals = (buffers.floats(name, num, heads, runs) for name in ("tops", "totals"))
+        return tops, totals, buffers.floats("outs", num, heads, runs, dim)
 
     def _heads(self) -> dict[str, int]:
         """Return the constants of attention."""
@@ -167,14 +206,14 @@ class Layer:
     ) -> Rows:  # fmt: skip
         heads, dim = shape["H"], shape["E"]
         attended = buffers.read("attended", heads * dim)
-        to_codes = self.o.reads_codes and dim % 32 == 0
+        to_codes = self.o.reads_codes and dim % 32 == 0 and self.o.order is None
         sinks = self.norms.get("sinks")
         merge[(num, heads)](
             tops.shape[2], tops, totals, outs, tops if sinks is None else sinks.weight, attended.floats,
             *attended.coded, H=heads, E=dim, WIDE=shape["WIDE"], ROWS=ROWS, HAS_SINKS=sinks is not None,
             TO_CODES=to_codes, **LAUNCH,
         )  # fmt: skip
-        if self.o.reads_codes and not to_codes:  # groups of 32 lie across heads
+        if self.o.reads_codes and not to_codes:  # groups of 32 lie across heads, or elsewhere
             put_norm(attended.floats, None, self.config, num, to=attended, readers=(self.o,))
         return attended
 
@@ -187,7 +226,8 @@ class Layer:
         for name, size in (("q_norm", self.config.num_heads * dim), ("k_norm", kv_heads * dim)):
             x, weights = qkv[:, start:], self.norms[name]
             norm[(num,)](
-                x, weights.weight, weights.weight, self.config.norm_eps, 1.0, x, x, x, x, D=size, X=width,
+                x, weights.weight, weights.weight, x, self.config.norm_eps, 1.0, x, x, x, x, D=size, X=width,
+                HAS_ORDER=False,
                 GROUPS=triton.next_power_of_2(-(-size // 32)), ROWS=ROWS, HAS_NORM=True,
                 IS_LAYER=self.config.norm == "layer", HAS_BIAS=False, TO_CODES=False, TO_FLOATS=True, ADDS=False,
                 **LAUNCH,
@@ -200,17 +240,17 @@ class Layer:
             return 0, none, none
         return self.angles.half, *self.angles.upto(rows.stop)
 
-    def _activate(self, normed: Rows, num: int, buffers: Buffers) -> Rows:
-        inner, total = self.down.parts[0].num_in, self.up.num_out
-        up = buffers.floats("up", ROWS, total)
-        self.up.multiply(normed, num, up)
-        activated = buffers.read("activated", inner)
+    def _activate(self, up: Tensor, num: int, activated: Rows, reader: Stack | Matrix) -> Rows:
+        """Activate [gate | up] (rows, 2 F), or up, for what reads it."""
+        inner, is_last = activated.floats.shape[1], reader.reads_codes and reader.order is None
         grid = (num, triton.cdiv(-(-inner // 32), _GROUPS_OF_A_PROGRAM))
         swiglu[grid](
             up, activated.floats, *activated.coded, F=inner, KIND=self.config.activation,
-            IS_GATED=self.config.gated_mlp, TO_CODES=self.down.reads_codes, GROUPS=_GROUPS_OF_A_PROGRAM, ROWS=ROWS,
-            **LAUNCH,
+            IS_GATED=self.config.gated_mlp, TO_CODES=is_last, GROUPS=_GROUPS_OF_A_PROGRAM,
+            ROWS=len(activated.codes), **LAUNCH,
         )  # fmt: skip
+        if reader.order is not None:
+            put_norm(activated.floats, None, self.config, num, to=activated, readers=(reader,))
         return activated
 
 

@@ -47,16 +47,30 @@ class Rows:
     sums: Tensor
 
     @classmethod
-    def of_width(cls, width: int, device: torch.device | str) -> Rows:
-        """Make room for rows of that width."""
-        numbers = (torch.zeros(-(-width // 32), ROWS, device=device) for _ in range(2))
-        codes = torch.zeros(ROWS, width, dtype=torch.int8, device=device)
-        return cls(torch.zeros(ROWS, width, device=device), codes, *numbers)
+    def of_width(cls, width: int, device: torch.device | str, num_rows: int = ROWS) -> Rows:
+        """Make room for so many rows of that width."""
+        numbers = (torch.zeros(-(-width // 32), num_rows, device=device) for _ in range(2))
+        codes = torch.zeros(num_rows, width, dtype=torch.int8, device=device)
+        return cls(torch.zeros(num_rows, width, device=device), codes, *numbers)
 
     @property
     def coded(self) -> tuple[Tensor, Tensor, Tensor]:
         """The codes with their scales and sums."""
         return self.codes, self.scales, self.sums
+
+
+@dataclass(frozen=True, slots=True)
+class Pairs:
+    """Rows and the experts that they have chosen: pair `num_active r + i` is the row r and its expert i, ascending."""
+
+    lists: Tensor
+    """(experts, ROWS): the pairs of each expert, ascending, then -1."""
+    num_active: int
+
+    @property
+    def num_experts(self) -> int:
+        """Experts."""
+        return len(self.lists)
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +90,8 @@ class Matrix:
     min_factors: Tensor
     bias: Tensor
     has_bias: bool
+    order: Tensor | None = None
+    """Of the columns (K,) of rows that it reads, where they have one of their own (GPTQ's act-order)."""
 
     @classmethod
     def blank(
@@ -132,6 +148,8 @@ class Matrix:
         made = cls.blank(
             first.format, num_out, first.shape[1], _group_of(first), bias is not None, device
         )
+        if (order := _order_of(first)) is not None:
+            made = replace(made, order=torch.from_numpy(order).to(device))
         start = 0
         for stored, offset in parts:
             if offset is not None:
@@ -149,11 +167,12 @@ class Matrix:
             self._put(self.weights[:, here], words.reshape(stored.shape).T)
             return
         codes = stored.codes()
-        if codes.flat is not None or codes.groups is not None:
-            what = (
-                "is flattened" if codes.flat is not None else "has columns in an order of its own"
+        if codes.flat is not None:
+            raise LoadError(
+                f"'{stored.name}' is flattened, which a GPU does not read; use --device cpu"
             )
-            raise LoadError(f"'{stored.name}' {what}, which a GPU does not read; use --device cpu")
+        if codes.order is not None:
+            codes = replace(codes, codes=codes.codes[:, codes.order], groups=None)
         if layout is None:
             self._put(self.weights[:, here], codes.codes.view(np.uint8).T)
             self._put(self.scales[:, here], codes.scales.T)
@@ -219,6 +238,16 @@ class Matrix:
         numbers = (self.scales, self.factors, self.mins, self.min_factors)
         return self.weights, self.more, *numbers, self.bias
 
+    @property
+    def reads_codes(self) -> bool:
+        """Whether it reads int8 rows, or floats."""
+        return self.layout is not None
+
+    @property
+    def reads_floats(self) -> bool:
+        """The opposite."""
+        return self.layout is None
+
     def multiply(
         self,
         rows: Rows,
@@ -228,12 +257,22 @@ class Matrix:
         adds: bool = False,
         multiplier: float = 1.0,
         block: int = BLOCK_N,
+        pairs: Pairs | None = None,
+        reads_pairs: bool = False,
     ) -> None:
-        """Multiply rows, into out (ROWS, any), or added to it times a multiplier."""
-        tall = 16 if num_rows <= 16 else TALL
-        grid = (triton.cdiv(self.num_out, block), triton.cdiv(num_rows, tall))
+        """Multiply rows, into out (ROWS, any), or added to it times a multiplier.
+
+        A matrix of experts multiplies the rows of `pairs`, or `reads_pairs`, one a pair: out (pairs, any).
+        """
+        num_experts = 1 if pairs is None else pairs.num_experts
+        tall, outputs = 16 if num_rows <= 16 or pairs else TALL, self.num_out // num_experts
+        grid = (triton.cdiv(outputs, block), num_experts * triton.cdiv(num_rows, tall))
         shape = {"HAS_BIAS": self.has_bias, "ADDS": adds, "BLOCK_M": tall, "BLOCK_N": block}
-        sizes = num_rows, self.num_out, out.stride(0), multiplier
+        shape |= {"SHARE": 0, "OUTPUTS": outputs, "MOST": ROWS}
+        if pairs is not None:
+            shape["SHARE"] = 1 if reads_pairs else pairs.num_active
+        lists = self.bias if pairs is None else pairs.lists
+        sizes = lists, num_rows, self.num_out, out.stride(0), multiplier
         if self.layout is None:
             is_coded = self.weights.dtype == torch.uint8
             float_linear[grid](
@@ -242,8 +281,8 @@ class Matrix:
             )  # fmt: skip
             return
         linear[grid](
-            *rows.coded, *self._tensors, out, *sizes, K=self.num_in, ROWS=ROWS, **self.layout.constants(), **shape,
-            **LAUNCH,
+            *rows.coded, *self._tensors, out, *sizes, K=self.num_in, ROWS=len(rows.codes), **self.layout.constants(),
+            **shape, **LAUNCH,
         )  # fmt: skip
 
 
@@ -258,9 +297,23 @@ class Stack:
         """Lay out matrices, in this order. Raises LoadError for a format that is not read."""
         unpacked = [(stored.unpacked(), bias) for stored, bias in parts]
         alike = groupby(
-            unpacked, lambda part: (part[0].format, _group_of(part[0]), part[1] is None)
+            unpacked,
+            lambda part: (
+                part[0].format,
+                _group_of(part[0]),
+                _order_of(part[0]) is None,
+                part[1] is None,
+            ),
         )
-        return cls(tuple(Matrix.pack([*each], device) for _, each in alike))
+        made = cls(tuple(Matrix.pack([*each], device) for _, each in alike))
+        if any(
+            part.reads_codes and (part.order is None) != (made.order is None) for part in made.parts
+        ):
+            name = parts[0][0].name
+            raise LoadError(
+                f"'{name}' has columns in another order than what reads the same rows; use --device cpu"
+            )
+        return made
 
     @property
     def num_out(self) -> int:
@@ -268,14 +321,19 @@ class Stack:
         return sum(part.num_out for part in self.parts)
 
     @property
+    def order(self) -> Tensor | None:
+        """Of the columns of rows that they read; those that have one have the same."""
+        return next((part.order for part in self.parts if part.order is not None), None)
+
+    @property
     def reads_codes(self) -> bool:
         """Whether any of them reads int8 rows."""
-        return any(part.layout is not None for part in self.parts)
+        return any(part.reads_codes for part in self.parts)
 
     @property
     def reads_floats(self) -> bool:
         """Whether any of them reads floats."""
-        return any(part.layout is None for part in self.parts)
+        return any(part.reads_floats for part in self.parts)
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""
@@ -296,6 +354,11 @@ def _group_of(stored: StoredTensor) -> int | None:
     if stored.read is None or stored.format.name == "f8":
         return None
     return stored.shape[1] // stored.codes().scales.shape[1]
+
+
+def _order_of(stored: StoredTensor) -> np.ndarray | None:
+    """Return the columns of groups one after the other; None if they lie so."""
+    return None if stored.read is None else stored.codes().order
 
 
 def _pieces(stored: StoredTensor) -> Iterator[StoredTensor]:

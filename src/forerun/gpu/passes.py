@@ -6,7 +6,8 @@ R rows, S segments.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -58,9 +59,17 @@ class Pass:
 
 def plan(batch: Batch, cache: GpuCache, config: ModelConfig, device: torch.device | str) -> Pass:
     """Lay out a pass and copy it to the device."""
+    numbers = lay_out(batch, cache, config)
+    flat = np.concatenate([each.ravel().astype(np.int32) for each in numbers.values()])
+    shapes = {name: each.shape for name, each in numbers.items()}
+    return on_device(torch.from_numpy(flat).to(device), shapes, int(batch.positions().max()) + 1)
+
+
+def lay_out(batch: Batch, cache: GpuCache, config: ModelConfig) -> dict[str, np.ndarray]:
+    """Return the numbers of a pass by their names in `Pass`, all of 32 bits."""
     segments, positions = batch.segments, batch.positions()
     stop, heights = int(positions.max()) + 1, [s.num_rows for s in segments]
-    numbers = {
+    return {
         "positions": positions,
         "cache_rows": np.concatenate([s.base + np.arange(s.first, s.stop) for s in segments]),
         "bases": np.repeat([s.base if s.parents else NEVER for s in segments], heights),
@@ -70,12 +79,14 @@ def plan(batch: Batch, cache: GpuCache, config: ModelConfig, device: torch.devic
         "runs": np.array(run_starts(blocks_of(stop))),
         "query_scales": _query_scales(positions, config).view(np.int32),
     }
-    flat = np.concatenate([each.ravel().astype(np.int32) for each in numbers.values()])
-    sizes = [each.size for each in numbers.values()]
-    parts = zip(numbers.items(), torch.from_numpy(flat).to(device).split(sizes), strict=True)
-    on_device = {name: part.view(each.shape) for (name, each), part in parts}
-    scales = on_device.pop("query_scales").view(torch.float32)
-    return Pass(len(positions), stop, **on_device, query_scales=scales)
+
+
+def on_device(flat: Tensor, shapes: Mapping[str, tuple[int, ...]], stop: int) -> Pass:
+    """Return the pass whose numbers lie one behind the other on the device; `stop` is behind its positions."""
+    parts = zip(shapes.items(), flat.split([*map(math.prod, shapes.values())]), strict=True)
+    found = {name: part.view(shape) for (name, shape), part in parts}
+    scales = found.pop("query_scales").view(torch.float32)
+    return Pass(shapes["positions"][0], stop, **found, query_scales=scales)
 
 
 def _paths(segment: Segment) -> Iterator[list[int]]:

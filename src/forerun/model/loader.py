@@ -18,6 +18,8 @@ from forerun.core.errors import ConfigError, LoadError, unknown
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.arch.base.settings import Settings
 from forerun.model.arch.base.source import TensorSource
+from forerun.model.backends import native as native_backend
+from forerun.model.backends import triton
 from forerun.model.backends.base import Backend, BlankWeight, Progress
 from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
@@ -45,14 +47,13 @@ def load_model(
     *,
     device: str = "cpu",
     num_threads: int | None = None,
-    backend: str = "auto",
     shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
     progress: Progress | None = None,
     max_len: int | None = None,
 ) -> Model:
-    """Return the checkpoint's model on `device`, by a module of `model/backends`; `auto` is the first that supports it.
+    """Return the checkpoint's model on `device`, by a module of `model/backends`.
 
     A draft model `shares_with` its target, in turn with which it runs: on the CPU they share threads.
     The options are those of `model.backends.base.Backend.load`; `progress` is told what is done; no text will be longer
@@ -60,7 +61,7 @@ def load_model(
     """
     config, arch = read_config(checkpoint)
     config = config.within(max_len)
-    chosen = choose_backend(backend, config, device, must_be_here=True)
+    chosen = choose_backend(config, device, must_be_here=True)
     return chosen.load(
         config,
         stored_weights(checkpoint, arch, config, progress=progress),
@@ -77,7 +78,6 @@ def blank_model(
     *,
     device: str = "cpu",
     num_threads: int | None = None,
-    backend: str = "auto",
     shares_with: Model | None = None,
     quant: Scheme = "none",
     head_bits: int | None = None,
@@ -85,7 +85,7 @@ def blank_model(
     """Return the model that `load_model` would give, without its weights: for planning. Only metadata are read."""
     config, arch = read_config(checkpoint)
     weights = blank_weights(checkpoint, arch, config, quant)
-    chosen = choose_backend(backend, config, device)
+    chosen = choose_backend(config, device)
     return chosen.blank(
         config,
         weights,
@@ -113,45 +113,24 @@ def device_of(config: EngineConfig) -> str:
     Raises ConfigError for one that is unknown, and where what would compute is not installed.
     """
     device = choose_device(config.device)
-    reason = native.reason()
-    if (
-        device == "cpu"
-        and config.backend != "torch"
-        and config.tensor_parallel_size == 1
-        and not reason
-    ):
-        return device
-    if problem := torch_problem():
-        kernels = (
-            f"the native kernels are not there ({reason}): {native.REMEDY}; else " if reason else ""
-        )
-        raise ConfigError(kernels + problem)
+    if device == "cpu" and (reason := native.reason()):
+        raise ConfigError(f"the native kernels are not there ({reason}): {native.REMEDY}")
+    needs_torch = device != "cpu" or config.tensor_parallel_size > 1
+    if needs_torch and (problem := torch_problem()):
+        raise ConfigError(problem)
     return device
 
 
-def choose_backend(
-    name: str, config: ModelConfig, device: str, *, must_be_here: bool = False
-) -> Backend:
-    """Return the backend of that name, or for `auto` the best that supports the model on such a device.
+def choose_backend(config: ModelConfig, device: str, *, must_be_here: bool = False) -> Backend:
+    """Return what runs a model on such a device.
 
-    Raises ConfigError if there is none of that name, LoadError if it does not support the model, or the device is not
-    here and must be.
+    Raises LoadError if it does not support the model, or the device is not here and must be.
     """
-    names = registry.names("model.backends")
-    if name not in ("auto", *names):
-        raise ConfigError(unknown("backend", name, ("auto", *names)))
-    kind = device.partition(":")[0]
-    loaded = ((n, cast(Backend, registry.load("model.backends", n))) for n in names)
-    candidates = [
-        (n, each) for n, each in loaded if name == n or (name == "auto" and kind in each.DEVICES)
-    ]
-    reasons = []
-    for n, each in sorted(candidates, key=lambda candidate: -candidate[1].PRIORITY):
-        reason = each.unsupported(config, device) or (each.absent(device) if must_be_here else None)
-        if reason is None:
-            return each
-        reasons.append(f"backend {n} cannot run this model on {device}: {reason}")
-    raise LoadError("; ".join(reasons))
+    backend = cast(Backend, native_backend if device == "cpu" else triton)
+    reason = backend.unsupported(config) or (backend.absent(device) if must_be_here else None)
+    if reason is not None:
+        raise LoadError(f"this model cannot run on {device}: {reason}")
+    return backend
 
 
 def read_config(checkpoint: Checkpoint) -> tuple[ModelConfig, Arch]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from forerun.core.arrays import Floats
-from forerun.model.backends import native, torch
+from forerun.model.backends import native
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import Model
 from forerun.model.shapes import weight_shapes
@@ -56,9 +56,8 @@ def random_weights(
 def random_model(
     seed: int = 0, *, sharpness: float = 1.0, noise: float = 0.0, **config: int
 ) -> Model:
-    """Return a random model on the native kernels, without them on torch; with noise, one that often says the same."""
+    """Return a random model on the native kernels; with noise, one that often says the same."""
     shape = random_config(**config)
-    backend = torch if native.unsupported(shape, "cpu") else native
     weights = random_weights(seed, shape, sharpness, noise).items()
     stored = [(name, stored_floats(name, weight)) for name, weight in weights]
-    return backend.load(shape, stored, num_threads=1)
+    return native.load(shape, stored, num_threads=1)

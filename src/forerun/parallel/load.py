@@ -9,7 +9,6 @@ from forerun.core.config import EngineConfig
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.hub.names import resolve
 from forerun.model import packing
-from forerun.model.backends import native
 from forerun.model.backends.native import MAX_ROWS, NativeDecoder
 from forerun.model.loader import (
     blank_weights,
@@ -87,11 +86,11 @@ def blank(checkpoint: Checkpoint, config: EngineConfig) -> NativeDecoder:
 
 def _read(checkpoint: Checkpoint, config: EngineConfig) -> tuple[ModelConfig, Arch]:
     model, arch = read_config(checkpoint)
-    if choose_backend(config.backend, model, device_of(config)) is not native:
+    if (device := device_of(config)) != "cpu":
         raise ConfigError(
-            "a model over several processes needs the native kernels: leave out --backend and --device, "
-            "and see `forerun check`"
+            f"a model over several processes runs on their CPUs: leave out --device {device}"
         )
+    choose_backend(model, device)
     return model, arch
 
 

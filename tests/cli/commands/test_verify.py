@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 from pathlib import Path
 
 import pytest
 
 from forerun.model.kernels import native
+from tests.cli.helpers import the_json
 
 pytestmark = pytest.mark.skipif(native.reason() is not None, reason="no native kernels")
+ISAS = [] if native.reason() else importlib.import_module("forerun._native").runnable_isas()
+RECEIPT = Path(__file__).parents[3] / "benchmarks" / "receipt"
 ASKED = ("-n", 6, "-c", 128, "-d", "lookahead", "-t", 1)
 
 
@@ -33,6 +37,26 @@ def test_another_instruction_set_gives_the_receipt(
         0,
         True,
     )
+
+
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_receipt_of_another_machine_is_held(
+    forerun, default_model: Path, monkeypatch, isa: str
+) -> None:
+    """Made with AVX-512, and kept here; drafted, with drafts taken and rejected."""
+    monkeypatch.setenv("FORERUN_ISA", isa)
+    asked = (
+        "--prompts",
+        RECEIPT / "prompts.txt",
+        "-n",
+        20,
+        "-t",
+        2,
+    )  # of one thread the loaded one is taken
+    code, out, _ = forerun("verify", *asked, "--against", RECEIPT / "smollm2.json", "--json")
+    document = the_json(out)
+    assert (code, document["against"]) == (0, [])
+    assert min(document[each] for each in ("drafted", "accepted", "rejected")) > 0
 
 
 def test_what_differs_is_named_by_prompt_position_and_layer(forerun, asked, tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import replace
 import torch
 
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.torch.networks.eagle3 import Eagle3, Keys
+from forerun.lab.torch.networks.eagle3 import Eagle3, Keys
 
 V, D, W, L = 40, 16, 40, 7
 SMALL = Eagle3Config(

@@ -7,7 +7,7 @@ pytest.importorskip("torch")
 import torch
 
 from forerun.drafters.medusa.config import MedusaConfig
-from forerun.torch.networks.medusa import Medusa
+from forerun.lab.torch.networks.medusa import Medusa
 
 
 def test_untrained_heads_on_the_targets_rows_say_what_the_target_says() -> None:

@@ -11,7 +11,7 @@ import torch
 from torch.nn import functional
 
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig
-from forerun.torch.networks.mlp_speculator import MLPSpeculator, rms
+from forerun.lab.torch.networks.mlp_speculator import MLPSpeculator, rms
 
 SMALL = MLPSpeculatorConfig(vocab_size=50, hidden_size=12, inner_dim=8, n_predict=3)
 V, D, P, N = 50, 12, 8, 3

@@ -215,7 +215,7 @@ def test_the_native_kernels_run_what_was_written(folders: dict[str, Path], tmp_p
     texts = np.random.default_rng(1).integers(1, VOCAB, (40, 40)).tolist()  # or GPTQ is damped much
     finished(folders["mistral"], out, texts, bound=99.0, max_widening=0.5)
     try:
-        model = load_model(open_checkpoint(out), backend="native")
+        model = load_model(open_checkpoint(out))
     except LoadError as error:
         pytest.skip(str(error))
     ours, theirs = (prefill(m, TEXTS[5]) for m in (model, load_torch(open_checkpoint(out))))

@@ -25,8 +25,8 @@ from forerun.lab.quantize.round_job import (
     readers_of,
     scale,
 )
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.loader import load_model, read_config, stored_weights
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 from tests.model.tiny import FAMILIES, SEEING, VOCAB, hf_model, load_torch, prefill
 
@@ -340,7 +340,7 @@ def test_the_native_kernels_run_what_was_written(
         for name in (f"layers.{layer}.{short}" for short in matrices_of(config, layer)):
             torch.testing.assert_close(new[name], grid.nearest(old[name]), rtol=0, atol=0)
     try:
-        model = load_model(checkpoint, backend="native")
+        model = load_model(checkpoint)
     except LoadError as error:
         pytest.skip(str(error))
     assert not isinstance(model, Decoder)

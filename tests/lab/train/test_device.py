@@ -10,11 +10,13 @@ from dataclasses import replace
 
 import pytest
 import torch
+from tests.torch.random_tensors import random_tensors
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
 
 from forerun.core.errors import ConfigError
+from forerun.lab.torch.decoder import Decoder
 from forerun.lab.train import batches, draft_model
 from forerun.lab.train.batches import PackedPiece, TrainBatch
 from forerun.lab.train.device_states import DeviceStateReader, WholeTexts
@@ -23,10 +25,8 @@ from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer
 from forerun.model.config import ModelConfig
 from forerun.model.random_model import random_config, random_weights
-from forerun.torch.decoder import Decoder
 from tests.lab.train.test_trainer import DEPTH, IDS, SETTINGS, SHORT, VOCAB, new, run, texts
 from tests.tiny import tiny_model
-from tests.torch.random_tensors import random_tensors
 
 CARD = "card"
 KINDS = ("mlp_speculator", "eagle3", "medusa")

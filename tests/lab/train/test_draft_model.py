@@ -12,13 +12,14 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
+from forerun.lab.torch.decoder import Decoder
 from forerun.lab.train import draft_model, trim
 from forerun.lab.train.draft_model import DraftModelLearner, shape_for
 from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import Trainer
 from forerun.model.config import RopeConfig
 from forerun.model.random_model import random_config
-from forerun.torch.decoder import Decoder
+from tests.lab.torch.random_tensors import random_tensors
 from tests.lab.train.test_trainer import (
     FIRST,
     IDS,
@@ -29,7 +30,6 @@ from tests.lab.train.test_trainer import (
     counting_model,
 )
 from tests.tiny import tiny_model
-from tests.torch.random_tensors import random_tensors
 
 DEPTH = 2
 CONFIG = random_config(VOCAB, 4)

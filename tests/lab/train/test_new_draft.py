@@ -19,6 +19,7 @@ from forerun.model.loader import load_model
 from forerun.weights.checkpoint import open_checkpoint
 from tests.lab.train.test_draft_model import reader
 from tests.lab.train.test_trainer import IDS, SETTINGS, counted, counting_model
+from tests.model.tiny import load_torch
 
 
 def trainer(folder: Path, settings: TrainSettings) -> Trainer:
@@ -58,7 +59,7 @@ def test_what_is_written_is_what_was_trained(default_model: Path, tmp_path: Path
     learner = NewDraftLearner(target, 3, config, shape, checkpoint, 5, seed=1)
     ids, named = np.arange(100), {"tokenizer": "a vocabulary", "name": "a model"}
     learner.write(tmp_path, learner.net.state_dict(), ids, named, ())
-    draft = load_model(open_checkpoint(tmp_path / MODEL), backend="torch")
+    draft = load_torch(open_checkpoint(tmp_path / MODEL))
     assert draft.config == config
     tokens = tuple(range(40, 60))
     last = draft.forward(Batch((Segment(0, 0, tokens),)), draft.new_cache(1, 32), ()).last

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import nn
 
+from forerun.lab.torch.networks.mlp_speculator import GateLinear
 from forerun.lab.train.optimizer import LEAST, Optimizer, rate
-from forerun.torch.networks.mlp_speculator import GateLinear
 
 
 @pytest.mark.parametrize("shape", [(40, 10), (10, 40), (20, 20)])

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import ConfigError
+from forerun.lab.torch.decoder import Decoder
 from forerun.lab.train import batches, sibling
 from forerun.lab.train.batches import pack, whole_piece
 from forerun.lab.train.learners import Kind, new_learner
@@ -18,8 +19,7 @@ from forerun.lab.train.replies import Reply
 from forerun.lab.train.sibling import fit, least_squares
 from forerun.lab.train.states import StateReader
 from forerun.model.random_model import random_config
-from forerun.torch.decoder import Decoder
-from tests.torch.random_tensors import random_tensors
+from tests.lab.torch.random_tensors import random_tensors
 
 VOCAB, LENGTH, FIRST, DEPTH = 48, 40, 10, 3
 SHAPE = replace(random_config(VOCAB), tied_head=False)

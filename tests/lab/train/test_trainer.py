@@ -16,6 +16,7 @@ from forerun.core.errors import CapacityError, ConfigError, ForerunError, LoadEr
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.lab.store import Store
+from forerun.lab.torch.decoder import Decoder
 from forerun.lab.train import batches, networks, replies, session, trainer
 from forerun.lab.train.learners import Kind, new_learner, write_network
 from forerun.lab.train.replies import Reply
@@ -24,9 +25,8 @@ from forerun.lab.train.states import KEYS, StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer, TrainSettings
 from forerun.model.random_model import random_config
 from forerun.system import files
-from forerun.torch.decoder import Decoder
+from tests.lab.torch.random_tensors import random_tensors
 from tests.tiny import tiny_model
-from tests.torch.random_tensors import random_tensors
 
 VOCAB, LENGTH, FIRST, DEPTH = 48, 60, 10, 2
 TARGET = tiny_model(1, sharpness=3.0, vocab_size=VOCAB, num_layers=3)

@@ -66,7 +66,7 @@ def new_cache(
 ) -> KVCache:
     if kind == "native":
         return ReadableCache(config, SLOTS, MAX_LEN, kv, num_blocks)
-    from tests.torch.decoders import ArrayCache
+    from tests.lab.torch.decoders import ArrayCache
 
     return ArrayCache(config, SLOTS, MAX_LEN, kv, num_blocks)
 

@@ -14,7 +14,6 @@ from forerun.core.errors import LoadError
 from forerun.drafters.base.find import method_of
 from forerun.engine.planner import Planner
 from forerun.hub.published import for_model
-from forerun.model.backends import native as native_backend
 from forerun.model.backends import triton as gpu_backend
 from forerun.model.config import ModelConfig
 from forerun.model.loader import choose_backend, device_of
@@ -42,15 +41,14 @@ def document(model: str, quant: str) -> dict[str, Any]:
     threads = num_cores()
     planner = Planner.of(config, device)
     checkpoint, decoder = planner.checkpoint, planner.model.config
-    backend = choose_backend(config.backend, decoder, device)
+    choose_backend(decoder, device)
     return {
         "model": model,
         "loads": True,
         "family": decoder.family,
         "architecture": checkpoint.architecture,
         "file": _KINDS[checkpoint.kind],
-        "backend": backend.__name__.rpartition(".")[2],  # type: ignore[attr-defined]  # a module
-        "not_native": native_backend.unsupported(decoder, device),
+        "device": device,
         "not_on_gpu": gpu_backend.not_built(decoder),
         "threads": threads,
         "layers": decoder.num_layers,
@@ -177,11 +175,9 @@ def _lines(facts: dict[str, Any]) -> list[tuple[str, str]]:
             "model",
             f"{facts['family']} ({facts['architecture']}, {facts['file']}), {facts['layers']} layers",
         ),
-        ("backend", f"{facts['backend']}, {facts['threads']} threads"),
+        ("device", f"{facts['device']}, {facts['threads']} threads"),
         ("formats", _formats_line(facts)),
     ]
-    if facts["not_native"] is not None:
-        lines.insert(2, ("not native", facts["not_native"]))
     can = "its tokens with --device cuda are the CPU's (extra gpu)"
     lines.append(("GPU", facts["not_on_gpu"] or can))
     if (experts := facts["experts"]) is not None:

@@ -39,7 +39,7 @@ class LoadedModel(NamedTuple):
 
 
 class LoadModel(Protocol):
-    """Load another model to where the target runs: same device, backend and weight cache."""
+    """Load another model to where the target runs: same device and weight cache."""
 
     def __call__(
         self, model: str, *, quant: Scheme = "none", head_bits: int | None = None

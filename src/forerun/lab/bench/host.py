@@ -225,9 +225,7 @@ def measure(
 ) -> Iterator[dict[str, object]]:
     """Yield a row for each kind of request and number of sequences. Raises ConfigError, ForerunError."""
     if not isinstance(llm.model, NativeDecoder):
-        raise ConfigError(
-            "passes of the native kernels are replayed: leave out --backend, --device"
-        )
+        raise ConfigError("passes of the native kernels are replayed: leave out --device")
     if len(prompts) < max(sizes):
         raise ConfigError(f"{max(sizes)} sequences need as many prompts, got {len(prompts)}")
     probes, drafter = Probes(), llm.drafter_spec.text()

@@ -198,7 +198,7 @@ def _nbytes(model: Model, num_rows: int) -> int:
     if isinstance(model, NativeDecoder):
         sizes = {name: sum(len(part) for part in parts) for name, _, _, parts in model.packed()}
     else:
-        from forerun.torch.decoder import (
+        from forerun.lab.torch.decoder import (
             Decoder,  # late: where the kernels compute, torch is not needed
         )
 

@@ -94,7 +94,7 @@ def device_of(name: str) -> str:
     let_threads_sleep()  # before torch is imported
     device = choose_device(name)
     if device != "cpu":
-        from forerun.torch.backend import missing_device
+        from forerun.lab.torch.backend import missing_device
 
         if device == "cuda" and (rank := os.environ.get("LOCAL_RANK")):
             device = f"cuda:{rank}"  # each of torchrun's processes has its own
@@ -113,7 +113,7 @@ def load(config: EngineConfig) -> LLM:
     let_threads_sleep()
     llm = opt.load(config, controller=False, device="cpu")
     if torch_problem() is None:
-        from forerun.torch.backend import set_threads
+        from forerun.lab.torch.backend import set_threads
 
         set_threads(llm.model.num_threads)
     return llm

@@ -14,7 +14,7 @@ def command(drafter: str, as_json: bool) -> None:
     from forerun.cli import tables
     from forerun.lab.contract.candidate import Candidate
     from forerun.lab.contract.contract import run
-    from forerun.torch.backend import set_threads
+    from forerun.lab.torch.backend import set_threads
 
     set_threads(1)  # the models are tiny
     out, rows = tables.report(), []

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -17,7 +16,7 @@ WINDOW = 256
 
 
 @opt.command()
-@opt.engine(without=(*opt.PASSES, "backend"), drafter="none")
+@opt.engine(without=opt.PASSES, drafter="none")
 @click.option(
     "--text",
     multiple=True,
@@ -48,13 +47,13 @@ def command(
     from forerun.cli import console, tables
     from forerun.hub.prompt_sets import read
     from forerun.lab.eval import fidelity, perplexity
+    from forerun.lab.torch.backend import exact_model
 
     opt.check_least("limit_tokens", limit_tokens, 2)
     texts = [read_text(file) for file in text or ()] or [prompt.turns[0] for prompt in read()]
     llm = opt.load(config)
     pieces = fidelity.pieces([llm.encode(each) for each in texts], window, limit_tokens)
-    exact = opt.load(replace(config, backend="torch", quant="none", head_bits=None, kv="auto"))
-    reference = fidelity.reader(exact.model, window)
+    reference = fidelity.reader(exact_model(llm), window)
     with fidelity.systems(llm, window, config.kv, peers_dir) as systems:
         steps = fidelity.compare(pieces, reference, [*systems.values()])
         sums = [perplexity.Score()] * (1 + len(systems))

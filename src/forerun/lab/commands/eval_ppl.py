@@ -10,6 +10,7 @@ import click
 
 from forerun.cli import options as opt
 from forerun.core.config import EngineConfig
+from forerun.core.errors import ConfigError
 from forerun.lab import provenance
 from forerun.lab.commands import _options as shared
 from forerun.lab.output import publish
@@ -26,6 +27,9 @@ DEFAULT_WINDOW = 1024
 )
 @click.option("--stride", type=int, help="Tokens between windows; default: half a window.")
 @click.option("--limit-tokens", type=int, help="Only the first tokens of the text.")
+@click.option(
+    "--fp32", is_flag=True, help="Compute with torch in fp32, the reference of the kernels."
+)
 @shared.out_resumed
 @opt.as_json
 def command(
@@ -34,6 +38,7 @@ def command(
     window: int | None,
     stride: int | None,
     limit_tokens: int | None,
+    fp32: bool,
     out: Path | None,
     as_json: bool,
 ) -> None:
@@ -44,14 +49,22 @@ def command(
 
     opt.check_least("limit_tokens", limit_tokens, 2)
     text = read_text(file)
+    if fp32 and config.head_bits is not None:
+        raise ConfigError("--fp32 rounds no head: leave out --head-bits")
     llm = opt.load(config)
+    model = llm.model
+    if fp32:
+        from forerun.lab.torch.backend import exact_model
+
+        model = exact_model(llm, config.quant)
     tokens = llm.encode(text)[:limit_tokens]
     window = min(DEFAULT_WINDOW, llm.model.config.max_position) if window is None else window
     stride = max(1, window // 2) if stride is None else stride
     plan = perplexity.windows(len(tokens), window, stride)
     sizes = {"window": window, "stride": stride, "limit_tokens": limit_tokens}
     origin = provenance.origin(config, llm, text=hashlib.sha256(text.encode()).hexdigest(), **sizes)
-    steps = perplexity.measure(llm.model, tokens, plan, Store(origin, out), config.kv)
+    origin["backend"] = type(model).__name__
+    steps = perplexity.measure(model, tokens, plan, Store(origin, out), config.kv)
     score, done = perplexity.Score(), 0
     try:
         for done, part in enumerate(tables.track(steps, "reading", len(plan)), 1):  # noqa: B007

@@ -100,7 +100,7 @@ def command(
     from forerun.lab.quantize import report
     from forerun.lab.quantize.flatten_job import FlattenJob
     from forerun.lab.quantize.round_job import RoundJob
-    from forerun.torch.backend import set_threads
+    from forerun.lab.torch.backend import set_threads
     from forerun.weights.checkpoint import open_checkpoint
 
     set_threads(threads)

@@ -20,15 +20,15 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.flatten import rounded
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.block import Block
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.decoder import Decoder
+from forerun.lab.torch.reference import TILE
+from forerun.lab.torch.sublayers import Attention, Experts
+from forerun.lab.torch.tiles import Layer, Tile, Weights
 from forerun.model.config import ModelConfig
 from forerun.model.shapes import weight_shapes
-from forerun.torch import reference as ops
-from forerun.torch.block import Block
-from forerun.torch.cache import TensorCache
-from forerun.torch.decoder import Decoder
-from forerun.torch.reference import TILE
-from forerun.torch.sublayers import Attention, Experts
-from forerun.torch.tiles import Layer, Tile, Weights
 from forerun.weights.codes import Codes
 
 Site = Literal["attn", "o", "mlp", "down"]

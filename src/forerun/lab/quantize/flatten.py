@@ -18,7 +18,7 @@ from torch import Tensor
 
 from forerun.lab.quantize.awq import Inputs
 from forerun.lab.quantize.gptq import Feedback, compensated
-from forerun.torch import reference as ops
+from forerun.lab.torch import reference as ops
 from forerun.weights.codes import Codes
 from forerun.weights.flat import FLAT_CODES, HADAMARD_SIZE, FlatRows, hadamard
 

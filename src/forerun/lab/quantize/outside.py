@@ -15,11 +15,11 @@ from torch import Tensor
 from forerun.core.errors import LoadError
 from forerun.lab.quantize.hf_export import named
 from forerun.lab.quantize.tensor_file import Chunks
+from forerun.lab.torch import reference as ops
 from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
 from forerun.model.loader import stored_weights
 from forerun.model.shapes import weight_shapes
-from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 from forerun.weights.stored import StoredTensor
 

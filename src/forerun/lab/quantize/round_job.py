@@ -26,9 +26,9 @@ from forerun.lab.quantize.hf_export import below_each_other
 from forerun.lab.quantize.hf_layouts import Layout, config_of, tensors_of
 from forerun.lab.quantize.job import QuantizeJob, States, wants_text
 from forerun.lab.quantize.memory import awq_nbytes
+from forerun.lab.torch import reference as ops
 from forerun.model.config import ModelConfig
 from forerun.system.device import return_freed
-from forerun.torch import reference as ops
 from forerun.weights.codes import Codes
 
 Method = Literal["rtn", "awq", "gptq", "awq+gptq"]

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from forerun.core.arrays import Ids
 from forerun.lab.quantize.block import WholeBlock, need_supported
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.decoder import Decoder
 from forerun.lab.train.states import StateReader
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
-from forerun.torch import reference as ops
-from forerun.torch.decoder import Decoder
 from forerun.weights.checkpoint import open_checkpoint
 
 HEAD_ROWS = 256

@@ -24,6 +24,7 @@ from forerun.core.errors import ConfigError
 from forerun.drafters.base.networks.folder import write as write_folder
 from forerun.lab.quantize.block import WholeBlock, need_plain
 from forerun.lab.quantize.hf_export import config_json, named, write_other_files
+from forerun.lab.torch import reference as ops
 from forerun.lab.train import trim
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import Learner
@@ -32,7 +33,6 @@ from forerun.model.arch.base.mapping import Arch
 from forerun.model.config import ModelConfig
 from forerun.model.loader import read_config, stored_weights
 from forerun.model.model import Model
-from forerun.torch import reference as ops
 from forerun.weights.checkpoint import Checkpoint
 
 MODEL = "model"

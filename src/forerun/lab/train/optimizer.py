@@ -13,7 +13,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from forerun.torch.networks.mlp_speculator import GateLinear, OwnHead
+from forerun.lab.torch.networks.mlp_speculator import GateLinear, OwnHead
 
 OptimizerName = Literal["muon", "adamw"]
 BETAS = (0.9, 0.95)

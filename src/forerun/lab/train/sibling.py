@@ -22,6 +22,7 @@ from forerun.cli import tables
 from forerun.core.arrays import Ids
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.vocabulary import fingerprint
+from forerun.lab.torch.networks.mlp_speculator import rms
 from forerun.lab.train import batches
 from forerun.lab.train.kept import FOUND_KIND
 from forerun.lab.train.learners import Kind, Learner, new_learner
@@ -30,7 +31,6 @@ from forerun.lab.train.session import Data, state_reader
 from forerun.lab.train.states import StateReader
 from forerun.llm import LLM
 from forerun.model.model import Model, projected_head
-from forerun.torch.networks.mlp_speculator import rms
 
 UNSEEN = 0.3
 """Weight of a token that no text holds; that of others is this and the root of their count."""

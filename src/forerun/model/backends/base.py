@@ -28,16 +28,10 @@ class BlankWeight(NamedTuple):
 
 
 class Backend(Protocol):
-    """A module that runs models; its name is the backend's."""
+    """A module that runs models on one kind of device."""
 
-    PRIORITY: int
-    """`auto` takes the backend of the highest priority that supports the model."""
-
-    DEVICES: tuple[str, ...]
-    """The kinds of device for which `auto` takes it."""
-
-    def unsupported(self, config: ModelConfig, device: str) -> str | None:
-        """Return why this model cannot run on such a device; None if it can."""
+    def unsupported(self, config: ModelConfig) -> str | None:
+        """Return why this model cannot run; None if it can."""
         ...
 
     def absent(self, device: str) -> str | None:

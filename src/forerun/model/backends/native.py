@@ -1,6 +1,6 @@
 """The decoder on the CPU kernels: quantized weights as they are stored, a whole pass as one native call.
 
-It computes what `forerun.torch.decoder` computes, with int8 activations where weights are integers. It knows
+It computes what `forerun.lab.torch.decoder` computes, with int8 activations where weights are integers. It knows
 no checkpoint format (`loader.py` hands it the stored tensors) and no drafting. The row law holds bit
 for bit: a row's hidden state and logits do not depend on the other rows, on the number of threads or
 on the instruction set.
@@ -38,9 +38,6 @@ if TYPE_CHECKING:
     from forerun.weights.codes import Bytes, Codes
     from forerun.weights.stored import StoredTensor
 
-PRIORITY = 1
-DEVICES = ("cpu",)
-
 MAX_ROWS = 64
 """Rows one native call computes; a larger pass is cut, so that its rows stay in the second-level cache."""
 
@@ -50,10 +47,8 @@ MAX_TAPS = 16
 _UNIT = 16
 
 
-def unsupported(config: ModelConfig, device: str) -> str | None:
+def unsupported(config: ModelConfig) -> str | None:
     """Return why this model cannot run on the native kernels here; None if it can."""
-    if device != "cpu":
-        return "the native kernels are for the CPU"
     layers = [config.layer(i) for i in range(config.num_layers)]
     sizes_by_layer = {
         size for each in layers for size in (each.intermediate_size, each.head_dim) if size
@@ -85,7 +80,7 @@ def unsupported(config: ModelConfig, device: str) -> str | None:
     if any(kind.kernel > MAX_TAPS for kind in kinds):
         return f"convolutions of recurrent layers may have at most {MAX_TAPS} taps"
     problem = native.reason()
-    return problem and f"the native kernels are {problem}; {native.REMEDY}, or use backend auto"
+    return problem and f"the native kernels are {problem}; {native.REMEDY}"
 
 
 def absent(device: str) -> str | None:

@@ -9,19 +9,14 @@ from forerun.model.config import LayerConfig, ModelConfig
 from forerun.model.model import Model
 from forerun.system.device import torch_problem
 
-PRIORITY = 1
-DEVICES = ("cuda",)
-
 NO_TRITON = (
     "triton is not installed: it comes with forerun's extra gpu (pip install '.[gpu]' in a clone; docs/installing.md); "
     "or use --device cpu"
 )
 
 
-def unsupported(config: ModelConfig, device: str) -> str | None:
-    """Return why the kernels cannot run a model on such a device: not a GPU, not built, not installed."""
-    if not device.startswith("cuda"):
-        return "the Triton kernels are for GPUs"
+def unsupported(config: ModelConfig) -> str | None:
+    """Return why the kernels cannot run a model: not built, not installed."""
     return not_built(config) or torch_problem() or _missing_triton()
 
 
@@ -39,23 +34,34 @@ def not_built(config: ModelConfig) -> str | None:
     widths = {
         config.hidden_size,
         *(each.intermediate_size or config.intermediate_size for each in layers),
+        *(each.experts.intermediate_size for each in layers if each.experts is not None),
     }
     missing = {
         "attention to latents": config.latent is not None,
         "recurrent layers": config.is_recurrent,
-        "mixtures of experts": any(each.experts is not None for each in layers),
+        "experts in groups, or with norms or a gate beside them": any(map(_has_odd_experts, layers))
+        or (any(each.experts for each in layers) and config.norms in ("after", "both")),
         "several streams of a row": config.streams is not None,
         "per-layer embeddings": config.per_layer_width is not None,
         "keys and values of another layer": config.borrows_kv or any(map(_shares_kv, layers)),
         "norms of values and scales of layers": config.value_norm or config.layer_scales,
         "gates of attention": config.attention_gate,
         "sparse MLPs": any(each.sparsity_cutoff is not None for each in layers),
-        "layers of one sublayer": not all(each.has_mixer and each.has_mlp for each in layers),
+        "layers of one sublayer": not all(
+            each.has_mixer and (each.has_mlp or each.experts is not None) for each in layers
+        ),
         "gelu by the C library's erf": config.activation == "gelu",
         "widths that are no multiples of 16": any(width % 16 for width in widths),
     }
     names = [name for name, is_missing in missing.items() if is_missing]
     return f"{', '.join(names)} are not built for GPUs; use --device cpu" if names else None
+
+
+def _has_odd_experts(layer: LayerConfig) -> bool:
+    experts = layer.experts
+    return experts is not None and (
+        experts.num_groups > 1 or experts.has_norms or experts.gates_mlp
+    )
 
 
 def _shares_kv(layer: LayerConfig) -> bool:

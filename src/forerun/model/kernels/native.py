@@ -1,6 +1,6 @@
 """The optional native extension: is it there, and if not, why and what is lost.
 
-Without it models run on torch in fp32, where the extra `torch` is installed, with drafters that need no kernels.
+Without it models run on GPUs alone, with drafters that need no kernels.
 """
 
 from __future__ import annotations
@@ -72,14 +72,3 @@ def portable_reason(machine: str, runnable: list[str]) -> str:
     else:
         why = f"there are no others for {machine}"
     return f"portable kernels run, with the same results but several times slower: {why}"
-
-
-def summary() -> str:
-    """Describe in one line whether the native kernels run, or what is lost and what to do."""
-    problem = reason()
-    if problem is None:
-        return "native kernels: yes"
-    return (
-        f"native kernels: no ({problem}). Models run on torch, more slowly, if the extra torch is installed, "
-        f"and without drafters of tables or networks; for all of it {REMEDY}."
-    )

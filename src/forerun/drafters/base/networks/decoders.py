@@ -1,4 +1,4 @@
-"""Small decoders beside the target, which networks that draft are made of: run by its backend, on its threads.
+"""Small decoders beside the target, which networks that draft are made of: run on the native kernels.
 
 A linear map is one without layers, whose head it is: it keeps the row law, and is rounded and packed as heads are.
 
@@ -15,7 +15,6 @@ import numpy as np
 from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
 from forerun.model.backends import native
-from forerun.model.backends import torch as torch_backend
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme, requantize
@@ -30,23 +29,20 @@ def load_draft_decoder(
     weights: Iterable[tuple[str, StoredTensor]],
     quant: Scheme = "none",
 ) -> Model:
-    """Load a decoder that runs where the target does; on torch nothing is rounded. Raises LoadError.
+    """Load a decoder on the CPU, on the target's threads if it runs there. Raises LoadError.
 
     Without a weight `embed` its rows are given as vectors: it has no vocabulary.
     """
     config, named = _with_embedding(config, weights)
-    if not isinstance(target, native.NativeDecoder):
-        return torch_backend.load(config, named, shares_with=target)
-    if reason := native.unsupported(config, "cpu"):
-        raise LoadError(f"what drafts cannot run beside the native kernels: {reason}")
+    if reason := native.unsupported(config):
+        raise LoadError(f"what drafts cannot run on the native kernels: {reason}")
     return native.load(config, named, shares_with=target, quant=quant)
 
 
 def load_linear_map(target: Model, stored: StoredTensor, quant: Scheme = "none") -> Model:
     """Load a linear map (out, in) as the head of a decoder without layers: `head` maps (R, in) to (R, out)."""
     num_out, num_in = stored.shape
-    is_native = isinstance(target, native.NativeDecoder)
-    if is_native and quant in _BITS and num_in % 32 == 0:
+    if quant in _BITS and num_in % 32 == 0:
         stored = requantize(stored, _BITS[quant])
     config = without_layers(target.config, num_out, num_in)
     return load_draft_decoder(target, config, [("embed", stored), ("norm", ones("norm", num_in))])

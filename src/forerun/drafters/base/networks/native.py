@@ -55,7 +55,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
             native.require()
             raise LoadError(
                 "a drafter with a trained network runs on the native kernels, and this model does not: "
-                "leave out --backend and --device, or take -d recycling"
+                "leave out --device, or take -d recycling"
             )
         super().__init__(options)
         self.width = model.config.hidden_size

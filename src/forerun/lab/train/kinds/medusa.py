@@ -13,10 +13,10 @@ from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import Array
 from forerun.drafters.medusa import NETWORK
 from forerun.drafters.medusa.config import MedusaConfig
+from forerun.lab.torch.networks.medusa import Medusa
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model
-from forerun.torch.networks.medusa import Medusa
 
 
 class MedusaLearner(Learner):

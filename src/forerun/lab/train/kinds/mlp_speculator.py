@@ -15,10 +15,10 @@ from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.folder import Array, open_network
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.config import GATE_TABLES, MLPSpeculatorConfig
+from forerun.lab.torch.networks.mlp_speculator import MLPSpeculator
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.learners import PIECE, Kind, Learner
 from forerun.model.model import Model, projected_head
-from forerun.torch.networks.mlp_speculator import MLPSpeculator
 
 _TOP_K = (4, 3, 2)
 """Tokens of each head that IBM's engine tries; the last for all later ones."""

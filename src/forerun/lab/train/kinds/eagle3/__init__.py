@@ -17,11 +17,11 @@ from forerun.drafters.base.networks.folder import Array
 from forerun.drafters.base.networks.trained import sizes_of
 from forerun.drafters.eagle3 import NETWORK
 from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.lab.torch.networks.eagle3 import Eagle3, Keys
 from forerun.lab.train.batches import TrainBatch
 from forerun.lab.train.kinds.eagle3 import gguf
 from forerun.lab.train.learners import Kind, Learner
 from forerun.model.model import Model
-from forerun.torch.networks.eagle3 import Eagle3, Keys
 from forerun.weights.base import Checkpoint
 from forerun.weights.gguf import GgufCheckpoint
 

@@ -10,13 +10,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from forerun.lab.torch import recurrence
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.recurrence import CHUNK
+from forerun.lab.torch.states import LayerStates, TensorStates
+from forerun.lab.torch.tiles import Tile, Weights
 from forerun.model.config import RecurrentConfig
-from forerun.torch import recurrence
-from forerun.torch import reference as ops
-from forerun.torch.cache import TensorCache
-from forerun.torch.recurrence import CHUNK
-from forerun.torch.states import LayerStates, TensorStates
-from forerun.torch.tiles import Tile, Weights
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.reference import KEY_BLOCK, TILE
+from forerun.lab.torch.tiles import Layer, Tile, Weights
 from forerun.model.config import ExpertsConfig
-from forerun.torch import reference as ops
-from forerun.torch.cache import TensorCache
-from forerun.torch.reference import KEY_BLOCK, TILE
-from forerun.torch.tiles import Layer, Tile, Weights
 
 
 class Attention:

@@ -11,13 +11,13 @@ from hypothesis import strategies as st
 
 from forerun.core.batch import Segment
 from forerun.core.errors import CapacityError
+from forerun.lab.torch.recurrence import CHUNK
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.cache.states import CHECKPOINT_ROWS, StateTable
-from forerun.torch.recurrence import CHUNK
 from tests.arrays import same_bits
+from tests.lab.torch.decoders import random_decoder
 from tests.model.test_row_law import TORCH, cut, decode, text
 from tests.native.models import logits_of
-from tests.torch.decoders import random_decoder
 
 
 class Lists:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.torch import reference as ops
-from forerun.torch.reference import KEY_BLOCK, TILE, KeyBlock
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.reference import KEY_BLOCK, TILE, KeyBlock
 
 
 def random(*shape: int, seed: int = 0) -> Tensor:

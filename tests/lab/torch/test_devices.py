@@ -13,13 +13,13 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from forerun.core.batch import Batch, Segment
+from forerun.lab.torch import decoder as decoders
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.shapes import weight_shapes
-from forerun.torch import decoder as decoders
-from forerun.torch.decoder import Decoder
 from tests.arrays import assert_close
+from tests.lab.torch.decoders import random_decoder
 from tests.model.test_row_law import TORCH
 from tests.native.models import logits_of
-from tests.torch.decoders import random_decoder
 
 TOKENS = tuple(np.random.default_rng(0).integers(0, 61, decoders.TILE + 140).tolist())
 PARENTS = (-1, 0, 0, 1, 2, 2, -1, 6, 3, 8)

@@ -11,9 +11,9 @@ import torch
 from torch import Tensor
 
 from forerun.core.errors import CapacityError
+from forerun.lab.torch import recurrence
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.config import ModelConfig, RecurrentConfig
-from forerun.torch import recurrence
 
 
 class LayerStates:

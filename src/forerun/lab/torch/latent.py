@@ -14,11 +14,11 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.reference import KEY_BLOCK, TILE
+from forerun.lab.torch.tiles import Layer, Tile, Weights
 from forerun.model.config import LatentConfig
-from forerun.torch import reference as ops
-from forerun.torch.cache import TensorCache
-from forerun.torch.reference import KEY_BLOCK, TILE
-from forerun.torch.tiles import Layer, Tile, Weights
 
 
 class LatentAttention:

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from forerun.core.batch import Segment
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.reference import KeyBlock
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.torch import reference as ops
-from forerun.torch.reference import KeyBlock
 
 Layer = Callable[[Tensor], Tensor]
 

@@ -9,12 +9,12 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from forerun.torch import reference as ops
-from forerun.torch.cache import TensorCache
-from forerun.torch.latent import LatentAttention
-from forerun.torch.recurrent import Recurrent
-from forerun.torch.sublayers import MLP, Attention, Experts, PerLayer
-from forerun.torch.tiles import Tile, Weights
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.latent import LatentAttention
+from forerun.lab.torch.recurrent import Recurrent
+from forerun.lab.torch.sublayers import MLP, Attention, Experts, PerLayer
+from forerun.lab.torch.tiles import Tile, Weights
 
 Mixer = Callable[[Tensor, Tile, TensorCache], Tensor]
 """Maps (R, D) to (R, D), and leaves what it will read again in the cache."""

@@ -10,10 +10,10 @@ import torch
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import CapacityError
-from forerun.torch.decoder import Decoder
+from forerun.lab.torch.decoder import Decoder
 from tests.arrays import assert_close
+from tests.lab.torch.decoders import random_decoder
 from tests.model.test_row_law import TORCH, decoder_of
-from tests.torch.decoders import random_decoder
 
 TOKENS = tuple(range(11))
 

@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from forerun.torch.kv_formats import GROUP, Int8, Int8Keys, forms_of
+from forerun.lab.torch.kv_formats import GROUP, Int8, Int8Keys, forms_of
 
 
 @given(st.sampled_from([16, 48, 64, 80, 128]), st.integers(0, 2**31), st.floats(1e-6, 1e4))

@@ -11,10 +11,10 @@ import math
 import torch
 from torch import Tensor
 
+from forerun.lab.torch.block import Block
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.tiles import Tile, Weights
 from forerun.model.config import StreamsConfig
-from forerun.torch.block import Block
-from forerun.torch.cache import TensorCache
-from forerun.torch.tiles import Tile, Weights
 
 _LEAST = 1e-5
 """Of a mean square that something is divided by."""

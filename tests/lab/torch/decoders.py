@@ -5,10 +5,10 @@ from __future__ import annotations
 import torch
 
 from forerun.core.arrays import Floats
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.decoder import Decoder
 from forerun.model.config import ModelConfig
 from forerun.model.shapes import weight_shapes
-from forerun.torch.cache import TensorCache
-from forerun.torch.decoder import Decoder
 
 
 def random_decoder(config: ModelConfig, seed: int = 0) -> Decoder:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.batch import Segment
-from forerun.torch.reference import KEY_BLOCK, TILE, KeyBlock
+from forerun.lab.torch.reference import KEY_BLOCK, TILE, KeyBlock
 
 
 def key_blocks(

@@ -13,12 +13,12 @@ from torch import Tensor
 
 from forerun.core.batch import Segment
 from forerun.core.config import Precision
+from forerun.lab.torch.kv_formats import forms_of
+from forerun.lab.torch.states import TensorStates
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig
-from forerun.torch.kv_formats import forms_of
-from forerun.torch.states import TensorStates
 
 
 class TensorCache(KVCache):

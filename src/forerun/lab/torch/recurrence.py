@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from forerun.torch.reference import silu
+from forerun.lab.torch.reference import silu
 
 CHUNK = 64
 """Positions of a chunk: those of a block of the cache."""

@@ -23,18 +23,18 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError
 from forerun.core.types import TopK
+from forerun.lab.torch import reference as ops
+from forerun.lab.torch.block import Block
+from forerun.lab.torch.cache import TensorCache
+from forerun.lab.torch.reference import TILE
+from forerun.lab.torch.streams import StreamBlock, StreamEnds
+from forerun.lab.torch.sublayers import PerLayerInputs
+from forerun.lab.torch.tiles import Tile, TileSegment, Weights
+from forerun.lab.torch.visibility import key_blocks
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
 from forerun.model.model import HeadPart, Hidden
-from forerun.torch import reference as ops
-from forerun.torch.block import Block
-from forerun.torch.cache import TensorCache
-from forerun.torch.reference import TILE
-from forerun.torch.streams import StreamBlock, StreamEnds
-from forerun.torch.sublayers import PerLayerInputs
-from forerun.torch.tiles import Tile, TileSegment, Weights
-from forerun.torch.visibility import key_blocks
 
 
 class Decoder:
