@@ -91,6 +91,17 @@ def test_what_is_no_answer_is_an_error_of_one_line(mcp, reply, status, message):
     assert [path for path, _, _ in server.seen] == ["/mcp?a=1"]  # no redirect is followed
 
 
+@pytest.mark.parametrize("page", [[], [ADD]], ids=["empty", "full"])
+def test_pages_of_tools_end(mcp, page, monkeypatch):
+    """However many a server has, or says it has."""
+    url, server = mcp
+    monkeypatch.setattr(client, "MAX_TOOLS", 3)
+    server.pages = [page] * 9
+    with pytest.raises(McpError, match="weather has more than 3 tools"):
+        server_at(url).tools()
+    assert server.methods().count("tools/list") <= 4
+
+
 def test_a_server_that_takes_too_long_is_left(mcp, monkeypatch):
     url, _ = mcp
     monkeypatch.setattr(client, "TIMEOUT_S", 0.0001)

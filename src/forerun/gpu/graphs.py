@@ -87,9 +87,8 @@ class Graph:
         self._write(numbers, given)
         self.record.copy_(self.host, non_blocking=True)
         if self.replay is None:
-            self.states = (
-                self._launch()
-            )  # compiles, and makes buffers; with these numbers it is the pass itself
+            # This first launch compiles, makes buffers, and is the pass itself.
+            self.states = self._launch()
             self.replay = self._captured()
         else:
             self.replay()

@@ -123,14 +123,15 @@ class McpServer:
     def tools(self) -> list[Document]:
         """List its tools: `name`, `description` and `inputSchema` of each. Raises McpError."""
         tools, cursor = list[Document](), None
-        while True:
+        for _ in range(MAX_TOOLS):  # a page may be empty
             found = self._ask("tools/list", {} if cursor is None else {"cursor": cursor})
             tools += [one for one in found.get("tools") or () if _is_tool(one)]
             cursor = found.get("nextCursor")
+            if len(tools) > MAX_TOOLS:
+                break
             if cursor is None:
                 return tools
-            if len(tools) > MAX_TOOLS:
-                raise McpError(f"{self.address.name} has more than {MAX_TOOLS} tools")
+        raise McpError(f"{self.address.name} has more than {MAX_TOOLS} tools")
 
     def call(self, name: str, arguments: Mapping[str, Any]) -> Document:
         """Call a tool; return its result: `content`, a list of parts, and `isError`. Raises McpError."""
