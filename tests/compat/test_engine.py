@@ -149,11 +149,10 @@ CONFIGS = [
     ({"method": "ngram", "prompt_lookup_min": 5}, "prompt_lookup:ngram_max=5,ngram_min=5"),
     ({"method": "suffix", "num_speculative_tokens": 32}, "suffix:num_draft=32"),
     ({"model": "s.gguf", "num_speculative_tokens": 3},
-     "draft_model:model=s.gguf,num_draft=3,num_steps=7,quant=int4,draft_vocab=counted,head_bits=4,kv=int8++recycling"),
+     "draft_model:model=s.gguf,num_draft=3,num_steps=7++recycling"),
     ({"model": "s.gguf", "method": "draft_model", "draft_tensor_parallel_size": 1, "quant": None}, SMALL),
     ({"assistant_model": "s.gguf", "num_assistant_tokens": 3, "assistant_confidence_threshold": 0.4},
-     "draft_model:model=s.gguf,num_draft=3,num_steps=7,min_chance=0.4,quant=int4,draft_vocab=counted,head_bits=4,"
-     "kv=int8++recycling"),
+     "draft_model:model=s.gguf,num_draft=3,num_steps=7,min_chance=0.4++recycling"),
     ({"prompt_lookup_num_tokens": 6, "max_matching_ngram_size": 2}, "prompt_lookup:ngram_max=2,num_draft=6"),
     ({"method": "draft-simple", "model": "s.gguf", "draft_p_min": "0.75"},
      "draft_model:model=s.gguf,min_chance=0.75"),

@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 import torch
-from tests.torch.random_tensors import random_tensors
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.backend_registration import _setup_privateuseone_for_python_backend
@@ -25,6 +24,7 @@ from forerun.lab.train.states import StateReader
 from forerun.lab.train.trainer import CHECKPOINT, Trainer
 from forerun.model.config import ModelConfig
 from forerun.model.random_model import random_config, random_weights
+from tests.lab.torch.random_tensors import random_tensors
 from tests.lab.train.test_trainer import DEPTH, IDS, SETTINGS, SHORT, VOCAB, new, run, texts
 from tests.tiny import tiny_model
 
