@@ -21,7 +21,8 @@ $(STAMP): $(BUILD_INPUTS)
 	@echo "setting up .venv: forerun with its kernels (a minute or two on two cores)"
 	@$(PYTHON) -m venv .venv
 	@$(BIN)/python dev/install.py --editable '.[serve]'
-	@$(BIN)/python -c 'from forerun.model.kernels import native; print(native.summary())'
+	@$(BIN)/python -c 'from forerun.model.kernels import native; why = native.reason(); \
+	  print("native kernels:", f"no ({why}): {native.REMEDY}" if why else "yes")'
 	@touch $@
 
 # The packages of the extra `dev` alone: naming the extra would compile the kernels again.

@@ -19,14 +19,15 @@ NUM_DRAFTS = (1, 3, 5, 7)
 @opt.argument("draft", required=False, help="The smaller model that would draft for it.")
 @click.option("--quant", default="none", help="int8 or int4: round the target's weights first.")
 @click.option(
-    "--draft-quant", default="none", help="The same of the draft, which may be TARGET itself."
+    "--draft-quant",
+    help="The same of the draft, which may be TARGET itself. [default: int4, as it drafts]",
 )
 @opt.as_json
 def command(
     target: str,
     draft: str | None,
     quant: str,
-    draft_quant: str,
+    draft_quant: str | None,
     as_json: bool,
 ) -> None:
     """Describe a model and how it would run: family, formats, chat, drafting, memory.
@@ -39,8 +40,8 @@ def command(
     from forerun.core.errors import ConfigError
 
     if draft is not None:
-        _check_pair(target, draft, quant, draft_quant, as_json)
-    elif draft_quant != "none":
+        _check_pair(target, draft, quant, draft_quant or "int4", as_json)
+    elif draft_quant is not None:
         raise ConfigError(f"--draft-quant {draft_quant} is for a draft: give one after the target")
     else:
         _check_one(target, quant, as_json)
