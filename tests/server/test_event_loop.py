@@ -19,17 +19,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from forerun.llm import LLM
-from forerun.server import pull, tokens
-from forerun.server.api import (
-    anthropic,
-    embeddings,
-    llama_server,
-    mcp,
-    ollama,
-    openai,
-    rerank,
-    responses,
-)
+from forerun.server.app import DIALECTS
 from forerun.server.bodies import JsonRoute
 from tests.decoding.test_calls import FAMILIES, TEMPLATE
 from tests.server.conftest import running, tool
@@ -38,18 +28,6 @@ from tests.server.test_fields_fuzz import BODIES, CHATS
 pytest.importorskip("llguidance", reason="calls that are required have a grammar")
 pytest.importorskip("torch", reason="Hugging Face's, which makes the model")
 
-ROUTERS = (
-    openai,
-    responses,
-    llama_server,
-    embeddings,
-    rerank,
-    tokens,
-    ollama,
-    pull,
-    anthropic,
-    mcp,
-)
 MOST_S = 0.1
 """Of the event loop's own processor time, between two turns."""
 Document = dict[str, Any]
@@ -275,7 +253,7 @@ def worst() -> Iterator[tuple[str, str, Document]]:
 
 def test_every_route_that_takes_a_body_is_tried() -> None:
     paths: dict[object, set[str]] = {}
-    for router in (module.router for module in ROUTERS):
+    for router in (module.router for module in DIALECTS):
         for route in router.routes:
             if isinstance(route, JsonRoute):
                 paths.setdefault(route.endpoint, set()).add(route.path)

@@ -11,7 +11,7 @@ from forerun.core.errors import ConfigError
 from forerun.server import mcp as client
 from forerun.server.api.mcp import ToolBox
 from forerun.server.config import ServerConfig
-from forerun.server.mcp import Address, McpError, McpServer
+from forerun.server.mcp import McpAddress, McpError, McpServer
 from tests.server.conftest import post, running
 from tests.server.mcp_servers import ADD, WEATHER, mcp_server
 
@@ -26,7 +26,7 @@ def mcp():
 
 
 def server_at(url: str, **headers: str) -> McpServer:
-    return McpServer(Address("weather", url, headers))
+    return McpServer(McpAddress("weather", url, headers))
 
 
 @pytest.mark.parametrize("streams", [True, False])
@@ -118,7 +118,7 @@ def test_a_server_that_takes_too_long_is_left(mcp, monkeypatch):
     ],
 )
 def test_addresses_have_names(given, names):
-    assert [one.name for one in Address.all(given)] == names
+    assert [one.name for one in McpAddress.all(given)] == names
 
 
 @pytest.mark.parametrize(
@@ -134,18 +134,18 @@ def test_addresses_have_names(given, names):
 )
 def test_what_is_no_address_is_refused(given, message):
     with pytest.raises(ConfigError, match=message):
-        Address.all(given)
+        McpAddress.all(given)
 
 
 def test_a_file_of_other_programs_lists_servers(tmp_path):
     file = tmp_path / "mcp.json"
 
-    def read(document: object) -> list[Address]:
+    def read(document: object) -> list[McpAddress]:
         file.write_text(json.dumps(document))
-        return Address.all([str(file)])
+        return McpAddress.all([str(file)])
 
     entry = {"url": "https://x.org/mcp", "headers": {"authorization": "Bearer a"}}
-    assert read({"mcpServers": {"a": entry}}) == [Address("a", entry["url"], entry["headers"])]
+    assert read({"mcpServers": {"a": entry}}) == [McpAddress("a", entry["url"], entry["headers"])]
     with pytest.raises(ConfigError, match=r"b is a program to start; only servers with a url"):
         read({"mcpServers": {"b": {"command": "npx"}}})
     with pytest.raises(ConfigError, match=r"mcp\.json must be"):

@@ -1,4 +1,4 @@
-"""The kernels of a mixture of experts beside its matrices: a row's choice, rows sorted by expert, what a row adds up.
+"""A mixture's kernels other than its matrices': a row's choice, rows sorted by expert, what a row adds up.
 
 R rows, A active experts of a row, E experts, D hidden width.
 """

@@ -39,6 +39,11 @@ from forerun.server.middleware import (
 from forerun.server.models import ServedModels
 from forerun.server.page import page_routes
 
+DIALECTS = (
+    *(openai, responses, anthropic, ollama, llama_server),
+    *(embeddings, rerank, tokens, pull, mcp),
+)
+"""The modules with a router of routes that take a JSON body."""
 CLOSE_S = 1.0
 """The time that a step has left when the server ends."""
 
@@ -71,20 +76,7 @@ def new_app(served: ServedModels) -> FastAPI:
     app.include_router(ollama.lists)
     for lists in (status.router, mcp.lists):
         app.include_router(lists, responses=openapi.errors((*openapi.GET, *key)))
-    for module in (
-        *(
-            openai,
-            responses,
-            llama_server,
-            embeddings,
-            rerank,
-            tokens,
-            ollama,
-            pull,
-            anthropic,
-            mcp,
-        ),
-    ):
+    for module in DIALECTS:
         app.include_router(module.router, responses=openapi.errors(statuses))
     _add_errors(app)
     pages = page_routes() if config.page else []

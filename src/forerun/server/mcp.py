@@ -45,7 +45,7 @@ class _SessionEndedError(McpError):
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
+class McpAddress:
     """A server that may be asked: its name here, and where it is."""
 
     name: str
@@ -53,7 +53,7 @@ class Address:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
-    def all(cls, given: Sequence[str]) -> list[Address]:
+    def all(cls, given: Sequence[str]) -> list[McpAddress]:
         """Read `URL`, `NAME=URL`, and files in the form of other programs' mcp.json. Raises ConfigError."""
         found = [one for text in given for one in cls._of(text)]
         names = [one.name for one in found]
@@ -62,7 +62,7 @@ class Address:
         return found
 
     @classmethod
-    def _of(cls, text: str) -> Iterator[Address]:
+    def _of(cls, text: str) -> Iterator[McpAddress]:
         if text.endswith(".json") and "://" not in text:
             yield from cls._file(text)
             return
@@ -72,7 +72,7 @@ class Address:
         yield cls._checked(name, url, {})
 
     @classmethod
-    def _file(cls, path: str) -> Iterator[Address]:
+    def _file(cls, path: str) -> Iterator[McpAddress]:
         try:
             servers = json.loads(read_text(Path(path)))["mcpServers"]
             entries = {str(name): dict(entry) for name, entry in servers.items()}
@@ -90,7 +90,7 @@ class Address:
             yield cls._checked(name, str(entry.get("url")), headers)
 
     @classmethod
-    def _checked(cls, name: str, url: str, headers: Mapping[str, str]) -> Address:
+    def _checked(cls, name: str, url: str, headers: Mapping[str, str]) -> McpAddress:
         try:
             parts = urlsplit(url)
             is_fine = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -113,7 +113,7 @@ class Address:
 class McpServer:
     """One server, and the session with it, which begins with the first question."""
 
-    def __init__(self, address: Address) -> None:
+    def __init__(self, address: McpAddress) -> None:
         self.address = address
         self._ids = itertools.count(1)
         self._session: dict[str, str] | None = None
@@ -186,7 +186,7 @@ class McpServer:
 class _Exchange:
     """A message and what the server answers. Raises McpError."""
 
-    def __init__(self, address: Address, message: Document, headers: Mapping[str, str]) -> None:
+    def __init__(self, address: McpAddress, message: Document, headers: Mapping[str, str]) -> None:
         self._name, self._end_s = address.name, time.monotonic() + TIMEOUT_S
         parts = urlsplit(address.url)
         is_tls = parts.scheme == "https"

@@ -10,6 +10,7 @@ from pydantic import BeforeValidator
 
 from forerun.server.errors import must_be
 from forerun.server.schema import NestedFields
+from forerun.text.chat_template import THINKING_SWITCHES
 
 EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
 
@@ -89,7 +90,7 @@ class Thought:
         effort = None if self.effort == "none" else self.effort
         budget = None if self.budget is None or self.budget < 0 else self.budget
         switches = {
-            **dict.fromkeys(("enable_thinking", "thinking"), self.is_on),
+            **dict.fromkeys(THINKING_SWITCHES, self.is_on),
             "reasoning_effort": effort,
             **dict.fromkeys(("thinking_budget", "reasoning_budget"), budget),
         }

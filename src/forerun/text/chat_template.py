@@ -34,6 +34,8 @@ RESERVED = frozenset(
     }
 )
 """Names that are never a caller's variables, beside Jinja's globals."""
+THINKING_SWITCHES = ("enable_thinking", "thinking")
+"""What templates call the variable that says whether the model thinks."""
 MAX_NBYTES = 32 << 20
 """Bytes of a conversation that a template writes, at most."""
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import RequestError, short_repr
-from forerun.text.chat_template import ChatTemplate
+from forerun.text.chat_template import THINKING_SWITCHES, ChatTemplate
 from forerun.text.messages import Message
 from forerun.text.parsing.forms import form_of, without_thought
 from forerun.text.parsing.parser import ReasoningTags
@@ -25,8 +25,6 @@ _SYSTEM = (
 )
 INSTRUCTION = "Given a web search query, retrieve relevant passages that answer the query"
 """What Qwen3-Reranker was trained with, as its model card says."""
-_THINKING = ("enable_thinking", "thinking")
-
 
 Template = ChatTemplate | TemplateProcess
 T = TypeVar("T")
@@ -73,7 +71,7 @@ class Reranker:
             {"role": "system", "content": _SYSTEM},
             {"role": "user", "content": asked},
         ]
-        off = {name: False for name in _THINKING if name in self.template.names}
+        off = {name: False for name in THINKING_SWITCHES if name in self.template.names}
         text = self.template.render(messages, True, None, {**(variables or {}), **off})
         return text if off else without_thought(text, self.thinking)
 

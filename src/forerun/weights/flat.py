@@ -77,7 +77,7 @@ class FlatRows:
         need(bool(is_positive.all()), f"{layer}.input_step", "positive numbers")
         if self.is_by_row:
             return
-        need(not self.uses_hadamard, f"{layer}.input_hadamard", "0 beside 'input_limit'")
+        need(not self.uses_hadamard, f"{layer}.input_hadamard", "0 where there is an 'input_limit'")
         need(1 <= self.limit <= 127, f"{layer}.input_limit", "a number from 1 to 127")
         need(
             bool((self.pieces > 0).all()) and int(self.pieces.sum(dtype=np.int64)) <= WIDEST,

@@ -20,7 +20,7 @@ from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.config import ServerConfig
 from forerun.server.errors import ApiError, must_be, unsupported
 from forerun.server.http import JsonResponse
-from forerun.server.mcp import Address, McpError, McpServer
+from forerun.server.mcp import McpAddress, McpError, McpServer
 from forerun.server.models import AllModels
 from forerun.server.openapi import answers, errors
 from forerun.server.schema import RequestBody
@@ -35,7 +35,7 @@ class ToolBox:
 
     def __init__(self, config: ServerConfig) -> None:
         """Raises ConfigError for an address that is none, and where others could call tools without a key."""
-        addresses = Address.all(config.mcp_server)
+        addresses = McpAddress.all(config.mcp_server)
         if addresses and not config.is_local and config.api_key is None:
             raise ConfigError(
                 "--mcp-server on an address that others reach needs --api-key-file: who has no key calls no tools"

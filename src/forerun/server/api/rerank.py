@@ -96,7 +96,7 @@ async def _by_answer(
     try:
         reranker = Reranker.of(llm.tokenizer, template)
     except RequestError as error:
-        raise invalid(f"{error}: start it with --embeddings", "model") from None
+        raise invalid(f"{error}, or start it with --embeddings", "model") from None
 
     def prompt(document: str) -> str:
         return reranker.prompt(body.query, document, body.instruction, service.template_kwargs)
