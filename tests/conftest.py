@@ -170,6 +170,16 @@ def one_thread() -> None:
         torch.set_num_threads(1)
 
 
+@pytest.fixture
+def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder of the test's own for all that forerun keeps, with the models that are there."""
+    folder = tmp_path / "cache"
+    folder.mkdir()
+    (folder / "models").symlink_to(names.cache_dir())
+    monkeypatch.setenv("FORERUN_CACHE", str(folder))
+    return folder
+
+
 @pytest.fixture(scope="session")
 def default_model() -> Iterator[Path]:
     """The default model's file, fetched once; without it the test is skipped, in CI it fails."""

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from forerun.drafters.recycling import table_file
 from forerun.engine.loop import EngineLoop
 from forerun.lab.store import read
 from forerun.lab.train import answers
@@ -29,9 +28,8 @@ def train(forerun, default_model, tmp_path):
 
 
 def test_a_table_is_made_found_and_used_and_an_interruption_loses_nothing(
-    train, forerun, default_model, tmp_path, monkeypatch
+    train, forerun, default_model, tmp_path, monkeypatch, empty_cache
 ) -> None:
-    monkeypatch.setattr(table_file, "cache_root", lambda: tmp_path / "cache")
     step, steps = EngineLoop.step, iter(range(1000))
 
     def interrupted(self, waiting=None):
@@ -47,7 +45,7 @@ def test_a_table_is_made_found_and_used_and_an_interruption_loses_nothing(
     assert "goes on" in err
     monkeypatch.setattr(EngineLoop, "step", step)
 
-    table = tmp_path / "cache" / "tables" / "smollm2-135m-instruct.table"
+    table = empty_cache / "tables" / "smollm2-135m-instruct.table"
     store = table.with_suffix(".answers.jsonl")
     before = read(store)[1]
     assert not table.exists()

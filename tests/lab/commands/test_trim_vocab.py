@@ -9,7 +9,6 @@ import pytest
 
 from forerun.cli import options
 from forerun.drafters.base.vocabulary import fingerprint
-from forerun.drafters.recycling import table_file
 from forerun.lab.train import trim
 from forerun.weights.checkpoint import open_checkpoint
 from tests.cli.helpers import FEW, the_json
@@ -108,8 +107,9 @@ def test_where_no_list_is_faster_nothing_is_written(
     assert not (tmp_path / "small").exists()
 
 
-def test_what_cannot_be_is_told_in_one_line(trim_vocab, texts, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(table_file, "cache_root", lambda: tmp_path / "cache")
+def test_what_cannot_be_is_told_in_one_line(
+    trim_vocab, texts, tmp_path, monkeypatch, empty_cache
+) -> None:
     load, loaded = options.load, {}
     monkeypatch.setattr(
         options, "load", lambda config: loaded.get(0) or loaded.setdefault(0, load(config))
