@@ -13,6 +13,7 @@
 
 #include "bind.h"
 #include "bind_config.h"
+#include "isa/isa.h"
 #include "kernels/round.h"
 #include "model/model.h"
 
@@ -79,6 +80,41 @@ void round_rows(const std::string& format, const Array2<const float>& values,
                "out has the wrong shape");
     GilRelease unlocked;
     round_blocks(f, values.data(), values.shape(0) * values.shape(1), out.data());
+}
+
+// The fields of weights/codes.py's WeightFormat, of every format.
+nb::list described_formats() {
+    nb::list formats;
+    for (const WeightFormat& f : weight_formats()) {
+        nb::dict fields;
+        fields["name"] = f.name;
+        fields["bits"] = f.bits;
+        fields["group"] = f.is_flat() || f.group == 1 ? nb::object(nb::none()) : nb::object(nb::int_(scale_group(f)));
+        fields["has_min"] = f.scales == Scales::HalfMin || f.scales == Scales::SuperMin || f.scales == Scales::SuperNibbles;
+        fields["has_zero"] = f.scales == Scales::HalfZero;
+        fields["block"] = f.block;
+        fields["block_nbytes"] = f.block_nbytes;
+        fields["bits_per_weight"] = bits_per_weight(f);
+        nb::object values = nb::none();
+        if (f.values) values = nb::tuple(nb::cast(std::vector<int>(f.values, f.values + (std::size_t{1} << f.bits))));
+        fields["values"] = values;
+        formats.append(fields);
+    }
+    return formats;
+}
+
+void unpack_rows(const std::string& format, const Array2<const std::uint8_t>& rows, const Array2<std::uint8_t>& codes,
+                 const Array2<float>& scales, const std::optional<Array2<float>>& offsets) {
+    const WeightFormat& f = weight_format(format);
+    const std::size_t num_rows = rows.shape(0);
+    const int num_in = dimension(codes.shape(1));
+    need_shape(rows, {num_rows, stored_row_nbytes(f, num_in)}, "rows have the wrong shape");
+    need_shape(codes, {num_rows, std::size_t(num_in)}, "codes have the wrong shape");
+    const std::initializer_list<std::size_t> groups{num_rows, std::size_t(num_in / scale_group(f))};
+    need_shape(scales, groups, "scales have the wrong shape");
+    if (offsets) need_shape(*offsets, groups, "offsets have the wrong shape");
+    GilRelease unlocked;
+    unpack_blocks(f, num_rows * (num_in / f.block), rows.data(), codes.data(), scales.data(), data(offsets));
 }
 
 void set_codes(Decoder& self, const std::string& name, const std::string& format,
@@ -286,7 +322,11 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
 
 void bind_decoder(nb::module_& m) {
     m.def("round_blocks", &round_rows, "format"_a, "values"_a.noconvert(), "out"_a.noconvert(),
-          "Rounds finite rows (N, K) to the blocks (N, bytes a row) of q8_0 or q4_1.");
+          "Rounds rows (N, K) to the blocks (N, bytes a row) of q8_0 or q4_1.");
+    m.def("weight_formats", &described_formats, "The formats that kernels read, as fields of WeightFormat.");
+    m.def("unpack_blocks", &unpack_rows, "format"_a, "rows"_a.noconvert(), "codes"_a.noconvert(),
+          "scales"_a.noconvert(), "offsets"_a.noconvert().none(),
+          "Unpacks rows of blocks (N, bytes a row) to whole numbers (N, K), scales and offsets (N, groups).");
     m.def("runnable_isas", &runnable_isas, "Instruction sets this processor can run, best first.");
 
     nb::class_<Runtime>(m, "Runtime", "Kernels, threads and scratch memory that networks share.")

@@ -30,7 +30,6 @@ from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
 from forerun.model.packing import ActOrder, fill, fill_blank
 from forerun.system import device
-from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class NativeDecoder:
             elif codes is not None:
                 self._add_codes(name, form, codes, offset)
             else:
-                rows = np.ascontiguousarray(for_kernels(stored.data, stored.format))
+                rows = np.ascontiguousarray(stored.data)
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error
