@@ -14,6 +14,7 @@
 #include "bind.h"
 #include "bind_config.h"
 #include "isa/isa.h"
+#include "kernels/math.h"
 #include "kernels/round.h"
 #include "model/model.h"
 
@@ -80,6 +81,23 @@ void round_rows(const std::string& format, const Array2<const float>& values,
                "out has the wrong shape");
     GilRelease unlocked;
     round_blocks(f, values.data(), values.shape(0) * values.shape(1), out.data());
+}
+
+// A function of every number, as the kernels have it.
+void evaluate(const std::string& function, const Array1<const float>& x, const Array1<float>& out, const std::string& isa) {
+    need_shape(out, {x.shape(0)}, "as many numbers in as out");
+    if (function == "gelu") {
+        need(x.shape(0) % kTile == 0, "gelu takes 16 numbers at a time");
+        return kernels_for(isa).activate(Activation::Gelu, x.data(), nullptr, static_cast<int>(x.shape(0)), out.data());
+    }
+    const std::pair<const char*, float (*)(float)> functions[] = {
+        {"exp", ieee::exp},     {"sigmoid", ieee::sigmoid},
+        {"tanh", ieee::tanh},   {"softplus", ieee::softplus},
+        {"log1p", ieee::log1p}, {"cos", [](float v) { return ieee::turn(v).cos; }},
+        {"sin", [](float v) { return ieee::turn(v).sin; }}};
+    for (const auto& [name, call] : functions)
+        if (function == name) return void(std::transform(x.data(), x.data() + x.shape(0), out.data(), call));
+    need(false, "unknown function '" + function + "'");
 }
 
 // The fields of weights/codes.py's WeightFormat, of every format.
@@ -323,6 +341,8 @@ void apply(Decoder& self, const std::string& name, const Array2<const float>& x,
 void bind_decoder(nb::module_& m) {
     m.def("round_blocks", &round_rows, "format"_a, "values"_a.noconvert(), "out"_a.noconvert(),
           "Rounds rows (N, K) to the blocks (N, bytes a row) of q8_0 or q4_1.");
+    m.def("evaluate", &evaluate, "function"_a, "x"_a.noconvert(), "out"_a.noconvert(), "isa"_a = "auto",
+          "Writes exp, sigmoid, tanh, softplus, log1p, cos, sin or gelu of numbers, as the kernels compute them.");
     m.def("weight_formats", &described_formats, "The formats that kernels read, as fields of WeightFormat.");
     m.def("unpack_blocks", &unpack_rows, "format"_a, "rows"_a.noconvert(), "codes"_a.noconvert(),
           "scales"_a.noconvert(), "offsets"_a.noconvert().none(),

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/math.h"
 #include "model/model.h"
 #include "model/sums.h"
 
@@ -105,7 +106,7 @@ void Decoder::route_streams(const Layer& layer, int row, float* routed) {
     float* normed = normed_.x + static_cast<std::size_t>(row) * width;
     kernels_.norm(x_ + static_cast<std::size_t>(row) * width, layer.altup_router_norm, width, normed);
     for (int i = 0; i < shape_.streams.num; ++i)
-        routed[i] = std::tanh(dot(normed, layer.altup_router.weight + static_cast<std::size_t>(i) * width, width));
+        routed[i] = ieee::tanh(dot(normed, layer.altup_router.weight + static_cast<std::size_t>(i) * width, width));
 }
 
 // A product of a matrix (count, streams) with a row's numbers.

@@ -26,7 +26,7 @@ ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
-    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"), "powers": "*i64",
+    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"),
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
     ("eps", "multiplier", "inverse", "twice", "once", "divisor", "sum_offset", "scale"), "fp32"
@@ -109,7 +109,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
         FLOAT | {"GROUP_K": 128, "IS_FLOAT8": True},
         {"weights": "*u8"},
     )
-    for kind in ("silu", "gelu_tanh", "swiglu_oai"):
+    for kind in ("silu", "gelu", "gelu_tanh", "swiglu_oai"):
         gated = {
             "F": 14336,
             "KIND": kind,

@@ -16,7 +16,6 @@ NOT_BUILT = {
     **dict.fromkeys(("per layer", "streams", "float streams"), "per-layer embeddings"),
     **dict.fromkeys(("hybrid", "tiled", "short", "alone"), "recurrent layers"),
     **dict.fromkeys(("latent", "latents"), "attention to latents, experts in groups"),
-    "float": "gelu by the C library's erf",
 }
 
 
