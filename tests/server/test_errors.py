@@ -93,7 +93,11 @@ WRONG = {
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing", None),
         ({"guided_json": {"type": "flower"}}, "json cannot be used: Invalid type: flower", None),
         ({"guided_json": SCHEMA, "guided_regex": "a"}, "exactly one of", None),
-        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "not both", None),
+        (
+            {"guided_json": SCHEMA, "response_format": json_schema(SCHEMA)},
+            "give response_format or guided_json, not both",
+            "guided_json",
+        ),
         ({"guided_json": SCHEMA, "ignore_eos": True}, "exclude each other", None),
         ({"structured_outputs": {"jsn": {}}}, "did you mean 'json'", None),
         ({"guided_regex": "(?=a)"}, "regex cannot be used", None),

@@ -244,9 +244,12 @@ class AnswerRequest(RequestBody):
         if "prediction" in given:
             given["prediction"] = str(given["prediction"])
         if self.response_format is not None and (form := response_format(self.response_format)):
-            if "structured_outputs" in given:
-                raise invalid("give response_format or structured_outputs, not both")
-            given["structured_outputs"] = form
+            other = given.get("structured_outputs")
+            if other is None:
+                given["structured_outputs"] = form
+            elif not (form.json_object and "json" in other):  # a schema of JSON is llama.cpp's way
+                name = self._typed["structured_outputs"]
+                raise invalid(f"give response_format or {name}, not both", name)
         try:
             with given_as(self._typed):
                 _check_scores(given)
