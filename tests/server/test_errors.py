@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from forerun.compat.requests import STATE
+from forerun.compat.request_fields import STATE
 from forerun.core.params import MAX_IDS, MAX_N
 from forerun.text.chat_template import RESERVED
 from tests.server.conftest import json_schema, tool

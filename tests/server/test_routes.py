@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.errors import ConfigError
 from forerun.server import pull
-from forerun.server.api import ollama
+from forerun.server.api import ollama, ollama_models
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.http import to_json
@@ -288,7 +288,9 @@ def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
 def test_every_route_with_a_body_is_fuzzed():
     paths = new_app(ServedModels([], ServerConfig())).openapi()["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
-    posted |= {route.path for module in (ollama, pull) for route in module.router.routes}
+    posted |= {
+        route.path for module in (ollama, ollama_models, pull) for route in module.router.routes
+    }
     assert posted == {*test_fields_fuzz.BODIES}
 
 

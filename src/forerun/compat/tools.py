@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from forerun.compat.requests import note
+from forerun.compat.ignored_fields import note
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar, in_json

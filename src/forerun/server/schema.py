@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 
 from forerun.compat import requests as compat
 from forerun.compat.chats import response_format
+from forerun.compat.ignored_fields import leave_out
 from forerun.compat.tools import CHOICES
 from forerun.core import options
 from forerun.core.config import AUTO
@@ -321,7 +322,7 @@ def _known(
     known = body.model_fields
     if body.model_config.get("extra") != "allow":
         strange = fields.keys() - known.keys()
-        compat.leave_out({(typed or {}).get(name, name) for name in strange}, known)
+        leave_out({(typed or {}).get(name, name) for name in strange}, known)
         fields = {name: value for name, value in fields.items() if name in known}
     return {name: _whole(value, known.get(name)) for name, value in fields.items()}
 
