@@ -104,6 +104,13 @@ def test_the_document_of_the_api_names_every_field(paths, components):
     assert "include_usage" in components["schemas"]["StreamOptions"]["properties"]
 
 
+def test_a_field_that_may_be_left_out_may_be_null(url, components):
+    fields = components["schemas"]["TokenizeRequest"]["properties"]
+    assert all({"type": "null"} in field["anyOf"] for field in fields.values())
+    body = dict.fromkeys(fields) | {"prompt": "Hi"}
+    assert httpx.post(f"{url}/tokenize", json=body).status_code == 200
+
+
 ASKED = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
 TRIED = [
     ("/v1/completions", BODY, 200),

@@ -157,10 +157,21 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Describe that a field which may be left out may be null as well, which is the same."""
+    for name, field in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()):
+            kept = {key: field.pop(key) for key in ("default", "description") if key in field}
+            choices = field.pop("anyOf", None) or [{**field}]
+            field.clear()
+            null = [] if {"type": "null"} in choices else [{"type": "null"}]
+            field |= {"anyOf": [*choices, *null], **kept}
+
+
 class RequestBody(BaseModel):
     """What a route reads. To validate one raises ApiError that names the first wrong field."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_allow_null)
 
     model: str | None = None
     """One of /v1/models; left out, the one that is served."""
