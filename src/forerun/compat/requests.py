@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
+from typing import TypeGuard
 
 from forerun.compat.ignored_fields import LONGEST_NAME, NO_EFFECT, note
 from forerun.compat.request_fields import EMPTY, HINTS, NAMES, NEWER, ONLY, RENAMED, STATE
@@ -80,7 +81,7 @@ def _meant(name: str, ours: str, value: object) -> object:
         return value if -1 <= value <= MAX_SEED else value & MAX_SEED
     if ours == "stop" and isinstance(value, list):
         return [one for one in value if one != ""]
-    if ours == "samplers" and isinstance(value, str | list):
+    if ours == "samplers" and isinstance(value, str | list) and _are_texts(value):
         return _samplers(value)
     return value
 
@@ -89,9 +90,13 @@ _SAMPLERS = {"temp": "temperature", "k": "top_k", "p": "top_p", "m": "min_p", "t
 """Other names, and llama.cpp's letters; `e` is of its penalties."""
 
 
-def _samplers(given: str | list[object]) -> list[str]:
+def _are_texts(given: Iterable[object]) -> TypeGuard[Iterable[str]]:
+    return all(isinstance(one, str) for one in given)
+
+
+def _samplers(given: Iterable[str]) -> list[str]:
     """Read llama.cpp's order of samplers, names or letters; those that are off here are left out."""
-    names = [str(one).lower().replace("-", "_") for one in given]
+    names = [one.lower().replace("-", "_") for one in given]
     read = [_SAMPLERS.get(name, "penalties" if name == "e" else name) for name in names]
     return [name for name in dict.fromkeys(read) if name in SAMPLERS]
 
