@@ -89,7 +89,7 @@ WRONG = {
         ),
         ({"max_completion_tokens": -2}, "", "max_completion_tokens"),
         ({"response_format": json_schema(BAD_SCHEMA)}, "", "response_format"),
-        ({"samplers": [None, {}]}, "samplers.0 must be a text", None),
+        ({"samplers": [None, {}]}, "samplers.0 must be a valid string, got None", None),
         ({"response_format": {"type": "xml"}}, "json_object or json_schema, got 'xml'", None),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing", None),
         ({"guided_json": {"type": "flower"}}, "json cannot be used: Invalid type: flower", None),
