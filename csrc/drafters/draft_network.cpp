@@ -45,7 +45,7 @@ void DraftNetwork::set_tokens(const std::vector<std::int64_t>& ids) {
 }
 
 void DraftNetwork::take_head() {
-    const Linear& rows = target_.head_weights();
+    const Linear& rows = target_.head().weights();
     if (!ids_.empty()) {
         set("head.0", gather_rows(rows, ids_));
         return;

@@ -1,5 +1,4 @@
-// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp and mlp.cpp compute it, head.cpp
-// reads its result.
+// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp and mlp.cpp compute it; its head is head.h's.
 
 #include "model/model.h"
 
@@ -14,7 +13,9 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
       runtime_(runtime),
       kernels_(runtime.kernels),
       pool_(runtime.pool),
-      layers_(static_cast<std::size_t>(shape.num_layers)) {
+      layers_(static_cast<std::size_t>(shape.num_layers)),
+      reads_hidden_(runtime, {shape.vocab_size, shape.hidden_size, shape.logits_cap, shape.logits_divisor}, head_,
+                    &embed_) {
     if (shape.hidden_size % kTile)
         throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
@@ -329,39 +330,13 @@ void Decoder::check_mixers() const {
     }
 }
 
-std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
+Head& Decoder::head() {
     if (!is_checked_) check();
-    if (num_rows < 1 || num_rows > head_weights().num_out)
-        throw std::invalid_argument("the head has not so many rows");
-    Shape shape = shape_;
-    shape.vocab_size = num_rows;
-    shape.num_layers = 0;
-    shape.layers.clear();
-    shape.position_offset = -1;
-    auto part = std::make_unique<Decoder>(runtime_, shape);
-    const Runtime::PassLock lock(runtime_);
-    part->embed_ = head_weights();
-    part->embed_.num_out = num_rows;
-    part->rows_of_ = this;
-    part->is_checked_ = true;
-    return part;
+    return reads_hidden_;
 }
 
-std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
-    if (!is_checked_) check();
-    Shape shape = shape_;
-    shape.vocab_size = static_cast<int>(ids.size());
-    shape.num_layers = 0;
-    shape.layers.clear();
-    shape.position_offset = -1;
-    auto part = std::make_unique<Decoder>(runtime_, shape);
-    const auto rows = [&] {
-        const Runtime::PassLock lock(runtime_);
-        return gather_rows(head_weights(), ids);
-    };
-    part->set("embed", rows());
-    part->is_checked_ = true;  // it has no norm, and no pass needs one
-    return part;
+void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
+    Head(runtime_, {linear.num_tiles() * kTile, linear.num_read()}, linear).logits(x, num_rows, out);
 }
 
 void Decoder::check_id(std::int64_t id) const {

@@ -13,19 +13,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/cache.h"
+#include "model/head.h"
 #include "model/layer.h"
 #include "model/pass.h"
 #include "model/ranks.h"
 #include "model/runtime.h"
-#include "model/scored.h"
 #include "model/shape.h"
 #include "model/types.h"
 
@@ -63,23 +61,8 @@ class Decoder {
     // `aux_layers`, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                  float* hidden, std::span<const int> aux_layers, float* aux);
-    void head(const float* hidden, int num_rows, float* logits);
-    // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
-    // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
-    // it is not asked for, becomes the logarithm of each row's sum of e^logit; into `all`, unless
-    // null, go the logits as `head` gives them.
-    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-              float* log_sums, float* all);
-    // Some columns of the logits, (num_rows, ids).
-    void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
-                   float* logits);
-
-    // The head of some tokens by itself: a decoder without layers whose vocabulary they are. Its
-    // logits are those of `head_rows`, and it reads only its own copy of the rows.
-    std::unique_ptr<Decoder> head_part(std::span<const std::int64_t> ids);
-    // The head of the first tokens, whose weights are this decoder's own; it must not outlive it. Throws
-    // std::invalid_argument for more than there are.
-    std::unique_ptr<Decoder> first_head_rows(int num_rows);
+    // What reads final hidden states. Throws like `check`.
+    Head& head();
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
     // compare with references.
@@ -95,8 +78,6 @@ class Decoder {
     // Of them, what attention takes at most for threads to share a row's keys, whatever the rows and the context.
     std::size_t attention_nbytes(const Cache& cache);
     const Shape& shape() const { return shape_; }
-    // The weights of the head: the embedding's where there are no others.
-    const Linear& head_weights() const;
     int num_threads() const { return pool_.size(); }
     const Kernels& kernels() const { return kernels_; }
 
@@ -306,22 +287,6 @@ class Decoder {
     void experts_up(int layer, int piece, int thread);
     void experts_down(int layer, int piece, int thread);
 
-    // What `topk` needs of a pass of the head.
-    struct Wanted {
-        int k = 0;
-        bool log_sums = false;
-    };
-    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one.
-    void run_head(const float* hidden, int num_rows, int num_units, const Wanted& wanted,
-                  const std::function<void(int, const Part&)>& piece);
-    void lay_out_head(Scratch& scratch, const Wanted& wanted);
-    void run_head_phases(Worker& worker);
-    void read_row(int row);
-    int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
-    float log_sum(int row) const;
-    template <class Take>
-    void head_tiles(int thread, const Part& tiles, const Take& take);
-
     const Shape shape_;
     Runtime& runtime_;
     const Kernels& kernels_;
@@ -330,10 +295,10 @@ class Decoder {
     std::vector<Layer> layers_;
     Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_, altup_proj_, altup_unembed_;
     Norm final_norm_, per_layer_norm_;
+    Head reads_hidden_;  // with `head_`, or the embedding
     bool is_checked_ = false;
     std::size_t layers_nbytes_ = 0;
     Ranks* ranks_ = nullptr;  // null: the model is whole
-    const Decoder* rows_of_ = nullptr;  // whose first head rows these are
     std::vector<AttentionKind> kinds_;
     int most_dim_ = 0;  // widest head
     std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one
@@ -362,11 +327,6 @@ class Decoder {
     std::vector<MixerUnit> mixer_units_;
     std::vector<ChunkBorder> borders_;
 
-    // The pass of the head.
-    const float* head_input_ = nullptr;
-    int head_units_ = 0;
-    const std::function<void(int, const Part&)>* head_piece_ = nullptr;
-
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;
     float* added_ = nullptr;  // (R, D), by a sublayer, to be normed; null without such norms
@@ -390,9 +350,6 @@ class Decoder {
     float* scratch_ = nullptr;  // (threads, scratch_stride_)
     std::size_t scratch_stride_ = 0;
     Attended* states_ = nullptr;
-    Scored* largest_ = nullptr;  // (threads, rows, k)
-    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_): of kHeadTiles
-    int block_stride_ = 0;                                   // in whole tiles
 };
 
 }  // namespace forerun

@@ -267,9 +267,8 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
         const auto [rows, states] = most_split(cache, kind);
         count(rows, [&, states = states](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
     }
-    count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });
     cache_ = nullptr;
-    return most;
+    return std::max(most, Runtime::with_slack(reads_hidden_.scratch_nbytes(head_rows)));
 }
 
 // Room for the rows of the widest recurrent layers; returns the numbers of scratch that a thread needs.
