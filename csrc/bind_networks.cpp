@@ -337,9 +337,9 @@ void bind_networks(nb::module_& m) {
                 const int width = target.shape().hidden_size, layers = static_cast<int>(windows.size());
                 new (self) BlockNetwork(
                     runtime, target,
-                    {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_aux_layers, width,
-                     num_slots, max_len, block_size},
-                    {block_size, sample_from_anchor, mask_token, markov_rank, std::move(windows), std::move(bidirectional)});
+                    {layers, width, 0, intermediate_size, num_heads, num_kv_heads, head_dim, num_aux_layers, width,
+                     num_slots, max_len, block_size, std::move(windows), std::move(bidirectional)},
+                    {block_size, sample_from_anchor, mask_token, markov_rank});
             },
             "runtime"_a, "target"_a, "num_aux_layers"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
             "head_dim"_a, "block_size"_a, "sample_from_anchor"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,

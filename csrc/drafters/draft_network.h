@@ -72,6 +72,8 @@ class DraftNetwork : public Partner {
     virtual void begin(std::span<int> tokens) = 0;
     void check_states() const;
     virtual int max_depth() const { return kMaxSteps; }
+    // Whether each step is an answer of its own, begun by `begin_steps`.
+    virtual bool takes_one_step() const { return false; }
     // What comes before the first step of those sequences that wait for the network, in one go.
     virtual void begin_steps() {}
     // What comes before each step, once its rows are known.

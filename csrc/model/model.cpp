@@ -49,6 +49,17 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     check_streams();
 }
 
+Decoder::Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm)
+    : Decoder(runtime, shape) {
+    weights_.clear();
+    layers_ = std::move(layers);
+    final_norm_ = norm;
+    is_checked_ = true;
+    for (const Layer& layer : layers_)
+        for (const Linear* each : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.mlp.gate, &layer.mlp.up, &layer.mlp.down})
+            layers_nbytes_ += each->num_tiles() * each->tile_nbytes;
+}
+
 Decoder::~Decoder() {
     const Runtime::PassLock lock(runtime_);
     pool_.settle();
@@ -241,16 +252,19 @@ void Decoder::set_attention(int layer, int window, std::span<const float> freque
                             float factor) {
     if (layer < 0 || layer >= shape_.num_layers) throw std::invalid_argument("no such layer");
     const KvShape& kv = layer_shape(layer).kv;
+    const bool is_bidirectional = layer_shape(layer).is_bidirectional;
     if (2 * frequencies.size() > static_cast<std::size_t>(kv.head_dim))
         throw std::invalid_argument("more rotated pairs than a head has");
     const auto found = std::ranges::find_if(kinds_, [&](const AttentionKind& kind) {
         return kind.window == window && kind.factor == factor && kind.kv == kv &&
+               kind.is_bidirectional == is_bidirectional &&
                std::ranges::equal(kind.frequencies, frequencies);
     });
     layers_[layer].kind = static_cast<int>(found - kinds_.begin());
     if (found != kinds_.end()) return;
     AttentionKind& kind = kinds_.emplace_back();
     kind.window = window;
+    kind.is_bidirectional = is_bidirectional;
     kind.kv = kv;
     kind.frequencies.assign(frequencies.begin(), frequencies.end());
     kind.factor = factor;

@@ -32,6 +32,8 @@ namespace forerun {
 class Decoder {
   public:
     Decoder(Runtime& runtime, const Shape& shape);
+    // Layers and the norm behind them, whose weights somebody else holds: rows are given and hidden states are taken.
+    Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm);
     ~Decoder();
     Decoder(const Decoder&) = delete;
     Decoder& operator=(const Decoder&) = delete;
@@ -61,6 +63,12 @@ class Decoder {
     // `aux_layers`, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                  float* hidden, std::span<const int> aux_layers, float* aux);
+    // The same for who holds a `PassLock`.
+    void pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs, float* hidden,
+              std::span<const int> aux_layers = {}, float* aux = nullptr);
+    // Writes keys and values of rows alone, which k and v of every layer make of the same `rows`, as wide as they read.
+    // The caller holds a `PassLock`. For layers of attention that keep their own.
+    void write_kv(Cache& cache, std::span<const Segment> segments, const float* rows);
     // What reads final hidden states. Throws like `check`.
     Head& head();
 
@@ -112,6 +120,7 @@ class Decoder {
     int channel_units(const Mlp& mlp) const;
     int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
+    void begin_pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs);
     void check_segments() const;
     void check_states() const;
     void check_state(const Segment& segment) const;
@@ -172,7 +181,12 @@ class Decoder {
     void put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
              int count) const;
     void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
-    void hand_normed(int row, std::span<const Linear* const> readers);
+    void hand_normed(int row, std::span<const Linear* const> readers) { hand(normed_, row, readers); }
+    void hand(const Rows& rows, int row, std::span<const Linear* const> readers) const;
+    // What q, k and v read.
+    const Rows& attention_input() const { return shape_.attention_width > 0 ? attention_input_ : normed_; }
+    void take_attention_input(int row);
+    void write_kv_phases(Worker& worker);
     void norm_head(const Norm& norm, int head, int dim, float* x) const;
     void add_sublayer(int row, int sublayer);
     void add_mlp(int row, const Layer& layer);
@@ -278,8 +292,8 @@ class Decoder {
     void find_cutoff(const Mlp& mlp, int row);
     void take_gates(const Mlp& mlp, int first, int count, int column, int channels, float* gate) const;
     void mlp_up(const Layer& layer, int piece, int thread);
-    void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
-                 int first, int stop, const Rows& out, int thread, const float* shares = nullptr);
+    void gate_up(const Mlp& mlp, const Part& part, int column, const Rows& in, int first, int stop, const Rows& out,
+                 int thread, const float* shares = nullptr);
     void choose_experts(int layer, int row);
     void weigh_experts(int layer, const float* scores, float largest, const int* chosen, float* weights);
     void place_pairs(int layer);
@@ -307,7 +321,7 @@ class Decoder {
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
     std::span<const int> aux_layers_;
-    const float* inputs_ = nullptr;
+    Inputs inputs_;
     float *aux_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;
     std::vector<int> tokens_, row_segment_, cache_rows_;
@@ -333,7 +347,7 @@ class Decoder {
     float* experts_added_ = nullptr;  // (R, D), by experts with norms
     float* experts_input_ = nullptr;  // (R, D), normed for them
     float* inputs_of_layers_ = nullptr;  // (R, layers, width)
-    Rows normed_, attended_, activated_, gated_inputs_;
+    Rows normed_, attention_input_, attended_, activated_, gated_inputs_;
     float *streams_ = nullptr, *laurel_ = nullptr;  // (R, streams, D), (R, D)
     Rows laurel_input_, stream_rows_;               // (R, rank), (streams - 1, R in whole groups)
     float *gates_ = nullptr, *cutoffs_ = nullptr;   // of sparse MLPs: (R, inner), (R)

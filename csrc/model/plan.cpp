@@ -40,7 +40,7 @@ void Decoder::check_segments() const {
         if (own > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + own))
             throw std::out_of_range("the sequence does not fit the cache");
         check_state(s);
-        if (!inputs_ || shape_.per_layer_width > 0)
+        if (!inputs_.states || shape_.per_layer_width > 0)
             for (int token : s.tokens) check_id(token);
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
             throw std::invalid_argument("a parent is needed for every token");
@@ -129,7 +129,9 @@ void Decoder::plan_attention(AttentionKind& kind) {
     kind.rope = {kind.cos.data(), kind.sin.data(), static_cast<int>(kind.frequencies.size())};
     kind.queries = queries_;
     for (Query& query : kind.queries) {
-        if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
+        const int seen_from = shape_.fills_blocks ? query.base : query.position + 1;
+        if (kind.window > 0) query.first = std::max(0, seen_from - kind.window);
+        if (kind.is_bidirectional) query.position = query.base + segments_[row_segment_[query.row]].stop - 1;
         if (!shape_.borrows_kv) continue;
         query.position = query.base - 1;
         query.first = std::min(query.first, query.position);  // a row sees one key at least
@@ -204,11 +206,13 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
     for (int i = 0; i < s.num_layers; ++i) {
         const Layer& layer = layers_[i];
         projected = std::max(projected, mixer_of(i).exists() ? mixer_stride(i) : qkv_stride(i));
-        normed = std::max({normed, layer.q.num_in, layer.in_proj.num_in, layer.mlp.up.num_in});
+        if (s.attention_width == 0) normed = std::max(normed, layer.q.num_in);
+        normed = std::max({normed, layer.in_proj.num_in, layer.mlp.up.num_in});
         attended = std::max(attended, layer.o.num_in);
         activated = std::max(activated, layer.mlp.down.num_in);
     }
     normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
+    attention_input_ = scratch.take_rows(s.attention_width > 0 ? num_rows_ : 0, s.attention_width);
     qkv_ = scratch.take<float>(rows * projected);
     attended_ = scratch.take_rows(num_rows_, attended);
     activated_ = scratch.take_rows(num_rows_, activated);
@@ -322,21 +326,42 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                       float* hidden, std::span<const int> aux_layers, float* aux) {
     const Runtime::PassLock lock(runtime_);
-    if (!is_checked_) check();
+    pass(cache, segments, {inputs}, hidden, aux_layers, aux);
+}
+
+void Decoder::pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs, float* hidden,
+                   std::span<const int> aux_layers, float* aux) {
     for (int least = 0; int layer : aux_layers) {
         if (layer < least || layer >= shape_.num_layers)
             throw std::invalid_argument("aux_layers must be layers in ascending order");
         least = layer + 1;
     }
-    cache_ = &cache;
-    segments_ = segments;
-    inputs_ = inputs;
     hidden_ = hidden;
     aux_layers_ = aux_layers;
     aux_ = aux;
+    begin_pass(cache, segments, inputs);
+    if (num_rows_ == 0) return;
+    plan_phases();
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
+              phases_, num_active());
+}
+
+void Decoder::write_kv(Cache& cache, std::span<const Segment> segments, const float* rows) {
+    begin_pass(cache, segments, {rows, rows});
+    phases_.assign(1, num_rows_);
+    for (const LayerShape& layer : shape_.layers) phases_.push_back(layer.num_projected());
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->write_kv_phases(worker); }, this,
+              phases_, num_active());
+}
+
+// Checks, plans and lays out the rows of a pass.
+void Decoder::begin_pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs) {
+    if (!is_checked_) check();
+    cache_ = &cache;
+    segments_ = segments;
+    inputs_ = inputs;
     check_segments();
     plan();
-    if (num_rows_ == 0) return;
     if (ranks_ && static_cast<std::size_t>(num_rows_) * shape_.hidden_size > ranks_->num_floats())
         throw std::invalid_argument("more rows than ranks can exchange");
     int rows_above = 0;
@@ -345,10 +370,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     std::size_t states = 0;
     for (const AttentionKind& kind : kinds_)
         if (kind.is_split) states = std::max(states, kind.tasks.size() * kind.unit_pairs);
-    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
-    plan_phases();
-    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
-              phases_, num_active());
+    if (num_rows_ > 0) runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
 }
 
 // Threads that get enough to read in each phase to be worth waiting for, and no fewer than share one line.

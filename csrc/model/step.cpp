@@ -45,6 +45,8 @@ void Decoder::begin_layer(int index, int row) {
         norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
     else if (shape_.latent.exists())
         norm(row, layer.attn_norm, std::array{&layer.q_a, &layer.q, &layer.q_rope, &layer.kv_a, &layer.k_rope});
+    else if (inputs_.attention && index == 0)
+        take_attention_input(row);
     else
         norm(row, layer.attn_norm,
              std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left});
@@ -171,8 +173,8 @@ void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
 
 void Decoder::start(int row, float* x) {
     const std::size_t width = shape_.hidden_size;
-    if (inputs_)
-        std::copy_n(inputs_ + row * width, width, x);
+    if (inputs_.states)
+        std::copy_n(inputs_.states + row * width, width, x);
     else
         embed_row(tokens_[row], x);
     if (shape_.position_offset < 0) return;
@@ -206,13 +208,26 @@ void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> rea
     hand_normed(row, readers);
 }
 
-// A row that is normed, as those that read it need it.
-void Decoder::hand_normed(int row, std::span<const Linear* const> readers) {
-    const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
+// A row whose floats are complete, as those that read it need it.
+void Decoder::hand(const Rows& rows, int row, std::span<const Linear* const> readers) const {
     const auto reader = std::ranges::find_if(
         readers, [](const Linear* linear) { return linear->format && !linear->is_float(); });
     if (reader != readers.end())
-        quantize(**reader, normed_.x + first, normed_, row, 0, shape_.hidden_size);
+        quantize(**reader, rows.x + static_cast<std::size_t>(row) * rows.width, rows, row, 0, rows.width);
+}
+
+void Decoder::take_attention_input(int row) {
+    const Layer& layer = layers_[0];
+    const Rows& rows = attention_input();
+    const std::size_t width = rows.width, first = row * width;
+    std::copy_n(inputs_.attention + first, width, rows.x + first);
+    hand(rows, row, std::array{&layer.q, &layer.k, &layer.v});
+}
+
+void Decoder::write_kv_phases(Worker& worker) {
+    worker.each([&](int row) { take_attention_input(row); });
+    for (int i = 0; i < shape_.num_layers; ++i)
+        worker.each([&](int head) { project_head(i, shape_.num_heads + head, {0, head_dim(i) / kTile}); });
 }
 
 int Decoder::kv_layer(int layer) const {
@@ -260,12 +275,12 @@ void Decoder::project_head(int index, int head, const Part& part) {
               tiles = dim / kTile, gate = head - heads - layer_shape(index).num_projected(),
               count = part.stop - part.first, column = part.first * kTile;
     if (gate >= 0)
-        return kernels_.linear(layer.attn_gate, gate * tiles + part.first, count, normed_, 0, num_rows_,
+        return kernels_.linear(layer.attn_gate, gate * tiles + part.first, count, attention_input(), 0, num_rows_,
                                {qkv_ + gate_column(index) + gate * dim + column, qkv_stride(index)});
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles + part.first, count, normed_, 0, num_rows_,
+    kernels_.linear(linear, local * tiles + part.first, count, attention_input(), 0, num_rows_,
                     {qkv_ + head * dim + column, qkv_stride(index)});
     if (count < tiles && !completes(heads_[head].num_done, count, tiles)) return;
     if (attends_by_row() && !is_value) return;  // first all of them are normed together
