@@ -150,6 +150,10 @@ class Decoder {
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
+    void add_phases(std::initializer_list<int> pieces);
+    void plan_layer(int layer);
+    void plan_end(int pieces);
+    void plan_streams();
     int num_active() const;
     void lay_out_experts(Scratch& scratch);
     void lay_out_latent(Scratch& scratch);
@@ -158,6 +162,7 @@ class Decoder {
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
     void run(Worker& worker);
+    void run_layer(Worker& worker, int layer);
     void begin_layer(int layer, int row);
     void begin_mlp(int layer, int row);
     void rows_began(int layer);
@@ -268,22 +273,22 @@ class Decoder {
             }
     }
 
+    void run_streams(Worker& worker);
     float* stream(int row, int index) const;
     int stream_pieces() const;
-    int laurel_pieces(bool is_left) const;
+    int laurel_pieces(int units) const { return std::min(4 * pool_.size(), units); }
     int stream_places() const { return padded_rows(num_rows_); }
     void project_streams(int piece);
     void begin_streams(int row);
     void route_streams(const Layer& layer, int row, float* routed);
     void mix_routed(const Norm& matrix, const float* routed, int count, float* out) const;
     void predict_streams(const Layer& layer, int row);
-    void correct_streams(const Layer& layer, int row);
-    void add_to_streams(const Layer& layer, int row);
-    void narrow_rows(const Layer& layer, int piece, int thread);
-    void widen_rows(const Layer& layer, int piece);
+    void run_laurel(Worker& worker, const Layer& layer);
     void add_laurel(const Layer& layer, int row);
-    void leave_streams(int row);
+    void correct_streams(const Layer& layer, int row);
+    void add_to_streams(int row, int sublayer);
     void end_streams(Worker& worker);
+    void unembed_streams(int piece);
     void join_streams(int row);
 
     void run_mlp(Worker& worker, int layer);

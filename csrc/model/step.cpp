@@ -18,29 +18,29 @@ void Decoder::run(Worker& worker) {
         });
         worker.each([&](int) { all_reduce(); });
     }
+    if (shape_.streams.exists()) return run_streams(worker);
     worker.each([&](int row) { begin_layer(0, row); }, [&] { rows_began(0); });
-    for (int i = 0; i < shape_.num_layers; ++i) {
-        if (mixer_of(i).exists())
-            run_mixer(worker, i);
-        else if (layer_shape(i).has_mixer)
-            shape_.latent.exists() ? run_latent(worker, i) : run_attention(worker, i);
-        if (layer_shape(i).has_feed_forward()) run_mlp(worker, i);
-        if (shape_.per_layer_width > 0) run_per_layer(worker, i);
-    }
-    if (shape_.streams.exists()) end_streams(worker);
+    for (int i = 0; i < shape_.num_layers; ++i) run_layer(worker, i);
+}
+
+void Decoder::run_layer(Worker& worker, int index) {
+    if (mixer_of(index).exists())
+        run_mixer(worker, index);
+    else if (layer_shape(index).has_mixer)
+        shape_.latent.exists() ? run_latent(worker, index) : run_attention(worker, index);
+    if (layer_shape(index).has_feed_forward()) run_mlp(worker, index);
+    if (shape_.per_layer_width > 0) run_per_layer(worker, index);
 }
 
 // What the first phase of a layer reads of a row; behind the last one, what the pass gives.
 void Decoder::begin_layer(int index, int row) {
     enter(row, 2 * index);
     if (index == shape_.num_layers) {
-        if (shape_.streams.exists()) return leave_streams(row);
         const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
         return kernels_.norm(x_ + first, final_norm_, shape_.hidden_size, hidden_ + first);
     }
     if (!layer_shape(index).has_mixer) return begin_mlp(index, row);
     const Layer& layer = layers_[index];
-    if (shape_.streams.exists()) predict_streams(layer, row);
     if (mixer_of(index).exists())
         norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
     else if (shape_.latent.exists())
@@ -48,8 +48,7 @@ void Decoder::begin_layer(int index, int row) {
     else if (inputs_.attention && index == 0)
         take_attention_input(row);
     else
-        norm(row, layer.attn_norm,
-             std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left});
+        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
 }
 
 // After `begin_layer` of all rows: what a layer that is experts alone needs of them.
@@ -59,10 +58,7 @@ void Decoder::rows_began(int index) {
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
-    const int pieces = projected_pieces(index);
-    const auto piece = [&](int piece) {
-        piece < pieces ? project(index, piece) : narrow_rows(layers_[index], piece - pieces, worker.thread);
-    };
+    const auto piece = [&](int piece) { project(index, piece); };
     if (attends_by_row())
         worker.each_and_rows(piece, num_rows_, [&](int row) { norm_heads(index, row); });
     else
@@ -77,10 +73,7 @@ void Decoder::end_attention(Worker& worker, int index) {
     const bool has_feed_forward = layer_shape(index).has_feed_forward();
     end_sublayer(
         worker,
-        [&](int piece) {
-            const int pieces = std::min(4 * pool_.size(), layer.o.num_tiles());
-            piece < pieces ? add_linear(layer.o, attended_.of(layer.o), piece) : widen_rows(layer, piece - pieces);
-        },
+        [&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); },
         [&](int row) { has_feed_forward ? begin_mlp(index, row) : begin_layer(index + 1, row); },
         [&] {
             if (!has_feed_forward) rows_began(index + 1);
@@ -124,15 +117,9 @@ void Decoder::add_parts(int row) {
 void Decoder::add_sublayer(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size, first = row * width;
     const Layer& layer = layers_[sublayer / 2];
-    if (sublayer % 2 == 0) {
-        if (shape_.streams.exists()) add_laurel(layer, row);
-        add_normed(row, layer.attn_out_norm, added_ + first);
-        if (shape_.streams.exists()) kernels_.scale(x_ + first, shape_.hidden_size, std::sqrt(0.5f));
-        return;
-    }
-    if (shape_.streams.exists())
-        add_to_streams(layer, row);
-    else if (shape_.per_layer_width > 0)
+    if (shape_.streams.exists()) return add_to_streams(row, sublayer);
+    if (sublayer % 2 == 0) return add_normed(row, layer.attn_out_norm, added_ + first);
+    if (shape_.per_layer_width > 0)
         add_normed(row, layer.inp_norm, added_ + first);
     else
         add_mlp(row, layer);
