@@ -7,12 +7,13 @@
 
 namespace forerun {
 
-BlockNetwork::BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape& layered,
-                           const BlockShape& shape)
+BlockNetwork::BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape& layered, const BlockShape& shape)
     : LayeredNetwork(runtime, target, layered), shape_(shape) {
     const std::size_t layers = layered.num_layers;
     if (layered.windows.size() != layers || layered.bidirectional.size() != layers)
         throw std::invalid_argument("every layer needs a window, 0 for none, and whether it sees later rows");
+    if (width() != target.shape().hidden_size)
+        throw std::invalid_argument("a block drafter must be as wide as its target");
     if (num_guesses() < 1 || num_guesses() > kMaxSteps)
         throw std::invalid_argument("a block must guess 1 to " + std::to_string(kMaxSteps) + " tokens");
     if (shape_.mask_token < 0 || shape_.mask_token >= target.shape().vocab_size)

@@ -34,8 +34,6 @@ class BlockNetwork : public LayeredNetwork {
     void lay_out(Scratch& scratch) override;
     void begin_rows() override;
     void prepare(int sequence) override;
-    void plan_cell(std::vector<int>&) override {}
-    void run_cell(Worker&) override {}
     void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out) override;
     double confidence(int sequence) const override { return confidences_[sequence]; }
     bool sees_depth_alone() const override { return shape_.markov_rank == 0; }

@@ -83,8 +83,8 @@ class DraftNetwork : public Partner {
     virtual void lay_out(Scratch& scratch) = 0;
     // Before them each sequence that takes part is prepared.
     virtual void prepare(int sequence) = 0;
-    virtual void plan_cell(std::vector<int>& phases) = 0;
-    virtual void run_cell(Worker& worker) = 0;
+    virtual void plan_cell(std::vector<int>&) {}
+    virtual void run_cell(Worker&) {}
     // Logits of some rows (each kBlock): of the head's tiles from those of `block` on.
     virtual void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out);
     // How much of its probabilities a sequence's step is worth.

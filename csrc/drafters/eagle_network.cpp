@@ -2,33 +2,35 @@
 
 #include <algorithm>
 #include <stdexcept>
+#include <utility>
 
 namespace forerun {
 
-EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape)
-    : LayeredNetwork(runtime, target,
-                     {.num_layers = 1,
-                      .hidden_size = shape.hidden_size,
-                      .attention_width = 2 * shape.hidden_size,
-                      .intermediate_size = shape.intermediate_size,
-                      .num_heads = shape.num_heads,
-                      .num_kv_heads = shape.num_kv_heads,
-                      .head_dim = shape.head_dim,
-                      .num_aux_layers = kAuxLayers,
-                      .state_size = shape.state_size,
-                      .num_slots = shape.num_slots,
-                      .max_len = shape.max_len,
-                      .num_guessed = kMaxSteps}),
-      shape_(shape),
-      roots_(static_cast<std::size_t>(shape.num_slots) * shape.hidden_size) {}
+namespace {
+
+LayeredShape with_both_halves(LayeredShape shape) {
+    shape.attention_width = 2 * shape.hidden_size;
+    return shape;
+}
+
+}  // namespace
+
+EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, LayeredShape shape, bool feeds_back_norm,
+                           bool starts_from_norm)
+    : LayeredNetwork(runtime, target, with_both_halves(std::move(shape))),
+      feeds_back_norm_(feeds_back_norm),
+      starts_from_norm_(starts_from_norm),
+      roots_(static_cast<std::size_t>(layered_.num_slots) * layered_.hidden_size) {
+    if (layered_.num_aux_layers != kAuxLayers) throw std::invalid_argument("three layers of the target must be read");
+}
 
 void EagleNetwork::check() {
     LayeredNetwork::check();
     for (int i = 0; i < kAuxLayers; ++i) {
         const std::string name = "fc_norm." + std::to_string(i);
-        fc_norms_[i] = has("fc_norm.0") ? norm(name, shape_.state_size) : Norm{};
+        fc_norms_[i] = has("fc_norm.0") ? norm(name, layered_.state_size) : Norm{};
     }
-    fc_norm_ = has("fc_norm") ? norm("fc_norm", kAuxLayers * shape_.state_size) : Norm{};
+    fc_norm_ = has("fc_norm") ? norm("fc_norm", kAuxLayers * layered_.state_size) : Norm{};
     input_norm_ = norm("input_norm", width());
     embedding_ = has("emb.0") ? &matrix("emb.0", target_.shape().vocab_size, width()) : nullptr;
     if (!embedding_ && width() != target_.shape().hidden_size)
@@ -36,7 +38,7 @@ void EagleNetwork::check() {
 }
 
 void EagleNetwork::read_states(const float* states, float* out) const {
-    const int size = shape_.state_size;
+    const int size = layered_.state_size;
     LayeredNetwork::read_states(states, out);
     for (int i = 0; i < kAuxLayers && fc_norms_[i].weight; ++i)
         kernels_.norm(out + i * size, fc_norms_[i], size, out + i * size);
@@ -85,7 +87,7 @@ void EagleNetwork::begin_steps() {
         const float* g = g_of(i);
         float *residual = &residuals_[row * size], *input = &inputs_[row * input_width()];
         make_input(draft(i).token, g, input);
-        std::copy_n(shape_.starts_from_norm ? input + size : g, size, residual);
+        std::copy_n(starts_from_norm_ ? input + size : g, size, residual);
         steps_[i].push_back(step_above(i));
         segments_.push_back({slots_[i], lengths_[slots_[i]] - 1, step, step + 1, std::vector<int>(step + 1), steps_[i]});
         ++row;
@@ -96,7 +98,7 @@ void EagleNetwork::begin_steps() {
 void EagleNetwork::prepare(int sequence) {
     const std::size_t first = static_cast<std::size_t>(draft(sequence).row) * width();
     give_head(draft(sequence).row, &normed_[first]);
-    std::copy_n(&(shape_.feeds_back_norm ? normed_ : outputs_)[first], width(), state(sequence, step_of(sequence)));
+    std::copy_n(&(feeds_back_norm_ ? normed_ : outputs_)[first], width(), state(sequence, step_of(sequence)));
 }
 
 }  // namespace forerun

@@ -7,19 +7,14 @@
 
 namespace forerun {
 
-struct EagleShape {
-    int hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim;
-    bool feeds_back_norm, starts_from_norm;  // norm_output; norm_before_residual
-    int num_slots, max_len;
-};
-
 // Row t of a sequence stands for token t + 1 seen with the target's states at t:
 //   g = fc [n(low); n(mid); n(high)]     n: "fc_norm.i" where it is set; "fc_norm": of all three as one
 //   x = [rms(e(token)); rms(g)],   r = g + attention(x),   a = r + mlp(rms(r)),   head reads rms(a)
-// A guessed row's g is the a, or the rms(a), of the row before.
+// A guessed row's g is the a of the row before, or the rms(a) (`feeds_back_norm`); r may start from rms(g) as well
+// (`starts_from_norm`). `shape` says nothing of what q, k and v read.
 class EagleNetwork : public LayeredNetwork {
   public:
-    EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape);
+    EagleNetwork(Runtime& runtime, Decoder& target, LayeredShape shape, bool feeds_back_norm, bool starts_from_norm);
     ~EagleNetwork() override { settle(); }
 
     void check() override;
@@ -34,8 +29,6 @@ class EagleNetwork : public LayeredNetwork {
     bool takes_one_step() const override { return true; }
     void lay_out(Scratch& scratch) override { head_rows_ = scratch.take_rows(num_sequences(), width()); }
     void prepare(int sequence) override;
-    void plan_cell(std::vector<int>&) override {}
-    void run_cell(Worker&) override {}
 
   private:
     static constexpr int kAuxLayers = 3;
@@ -45,7 +38,7 @@ class EagleNetwork : public LayeredNetwork {
         return states_.data() + (static_cast<std::size_t>(sequence) * kMaxSteps + step) * width();
     }
 
-    const EagleShape shape_;
+    const bool feeds_back_norm_, starts_from_norm_;
     std::vector<float> roots_;  // (slots, D): g of the last row
 
     const Linear* embedding_ = nullptr;

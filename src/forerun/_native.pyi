@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from forerun.core.batch import Segment
 from forerun.drafters.base.draft_head import Scores
 from forerun.drafters.base.ngram.token_table import VerifiedTree
+from forerun.drafters.dflash.config import BlockConfig
+from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.model.config import ModelConfig, RecurrentConfig
 
 def runnable_isas() -> list[str]: ...
@@ -333,37 +335,10 @@ class LayeredNetwork(DraftNetwork):
 
 class BlockNetwork(LayeredNetwork):
     def __init__(
-        self,
-        runtime: Runtime,
-        target: Decoder,
-        num_aux_layers: int,
-        intermediate_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        sample_from_anchor: bool,
-        mask_token: int,
-        markov_rank: int,
-        windows: Sequence[int],
-        bidirectional: Sequence[bool],
-        num_slots: int,
-        max_len: int,
+        self, runtime: Runtime, target: Decoder, config: BlockConfig, num_slots: int, max_len: int
     ) -> None: ...
 
 class EagleNetwork(LayeredNetwork):
     def __init__(
-        self,
-        runtime: Runtime,
-        target: Decoder,
-        hidden_size: int,
-        state_size: int,
-        intermediate_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        feeds_back_norm: bool,
-        starts_from_norm: bool,
-        num_slots: int,
-        max_len: int,
+        self, runtime: Runtime, target: Decoder, config: Eagle3Config, num_slots: int, max_len: int
     ) -> None: ...
