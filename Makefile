@@ -104,7 +104,7 @@ native: $(STAMP) ## compile the native kernels again, showing the compiler's wor
 	@$(BIN)/python -m pip install --verbose --no-deps --editable .
 	@$(BIN)/python -c 'import sys; from forerun.model.kernels import native; sys.exit(native.reason())'
 
-arm: $(DEV) ## the native tests and a real answer for AArch64 under emulation: make arm ARM=FOLDER (dev/arm/sysroot.sh)
+arm: $(DEV) ## the native tests and the receipt for AArch64 under emulation: make arm ARM=FOLDER (dev/arm/sysroot.sh)
 	@$(BIN)/python -m dev.arm $(ARM)
 
 dist: ## wheels and the source distribution of a release in dist/, the wheel tried where no compiler is

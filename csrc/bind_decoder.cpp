@@ -239,48 +239,63 @@ std::size_t scratch_nbytes(Decoder& self, Cache& cache, int num_rows, int num_no
     return self.scratch_nbytes(cache, num_rows, num_nodes, head_rows);
 }
 
-void head(Decoder& self, const Array2<const float>& hidden, const Array2<float>& logits) {
-    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
-    need_shape(logits, {hidden.shape(0), std::size_t(self.shape().vocab_size)},
-               "logits must be (rows, vocabulary)");
+Head& head_of(Head& self) { return self; }
+Head& head_of(Decoder& self) { return self.head(); }
+
+template <class T>
+void logits(T& self, const Array2<const float>& hidden, const Array2<float>& logits) {
+    Head& head = head_of(self);
+    const int num_rows = num_rows_of(hidden, head.shape().width);
+    need_shape(logits, {hidden.shape(0), std::size_t(head.shape().vocab_size)}, "logits must be (rows, vocabulary)");
     GilRelease unlocked;
-    self.head(hidden.data(), num_rows, logits.data());
+    head.logits(hidden.data(), num_rows, logits.data());
 }
 
-void topk(Decoder& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
+template <class T>
+void topk(T& self, const Array2<const float>& hidden, const Array2<std::int64_t>& ids,
           const Array2<float>& values, const std::optional<Array1<float>>& log_sums,
           const std::optional<Array2<float>>& logits) {
-    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
-    const std::size_t k = ids.shape(1), vocab_size = self.shape().vocab_size;
+    Head& head = head_of(self);
+    const int num_rows = num_rows_of(hidden, head.shape().width);
+    const std::size_t k = ids.shape(1), vocab_size = head.shape().vocab_size;
     need_shape(ids, {hidden.shape(0), k}, "ids must be (rows, k)");
     need_shape(values, {hidden.shape(0), k}, "values must be (rows, k)");
     if (log_sums) need_shape(*log_sums, {hidden.shape(0)}, "log_sums must be (rows,)");
     if (logits) need_shape(*logits, {hidden.shape(0), vocab_size}, "logits must be (rows, vocabulary)");
     need(k >= 1 && k <= vocab_size, "k must be 1 to " + std::to_string(vocab_size));
     GilRelease unlocked;
-    self.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), values.data(),
+    head.topk(hidden.data(), num_rows, static_cast<int>(k), ids.data(), values.data(),
               log_sums ? log_sums->data() : nullptr, logits ? logits->data() : nullptr);
 }
 
-void head_rows(Decoder& self, const Array2<const float>& hidden,
-               const Array1<const std::int64_t>& ids, const Array2<float>& logits) {
-    const int num_rows = num_rows_of(hidden, self.shape().hidden_size);
+template <class T>
+void head_rows(T& self, const Array2<const float>& hidden, const Array1<const std::int64_t>& ids,
+               const Array2<float>& logits) {
+    Head& head = head_of(self);
+    const int num_rows = num_rows_of(hidden, head.shape().width);
     need(ids.shape(0) <= kLargest, "too many ids");
     need_shape(logits, {hidden.shape(0), ids.shape(0)}, "logits must be (rows, ids)");
     GilRelease unlocked;
-    self.head_rows(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
+    head.columns(hidden.data(), num_rows, {ids.data(), ids.shape(0)}, logits.data());
 }
 
-std::unique_ptr<Decoder> head_part(Decoder& self, const Array1<const std::int64_t>& ids) {
+// What a head and a decoder that has one can be asked.
+template <class T>
+void bind_head(nb::class_<T>& bound) {
+    bound.def("head", &logits<T>, "hidden"_a.noconvert(), "logits"_a.noconvert())
+        .def("topk", &topk<T>, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
+             "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
+        .def("head_rows", &head_rows<T>, "hidden"_a.noconvert(), "ids"_a.noconvert(), "logits"_a.noconvert());
+}
+
+std::unique_ptr<Head> head_part(Decoder& self, const Array1<const std::int64_t>& ids) {
     dimension(ids.shape(0));
     GilRelease unlocked;
-    return self.head_part({ids.data(), ids.shape(0)});
+    return self.head().part({ids.data(), ids.shape(0)});
 }
 
-std::unique_ptr<Decoder> first_head_rows(Decoder& self, std::size_t num_rows) {
-    const int rows = dimension(num_rows);
-    GilRelease unlocked;
-    return self.first_head_rows(rows);
+std::unique_ptr<Head> first_head_rows(Decoder& self, std::size_t num_rows) {
+    return self.head().first_rows(dimension(num_rows));
 }
 
 // `gather`, if it is given, is called with the numbers (size, num_floats) of all ranks and how many of each
@@ -316,8 +331,7 @@ const Linear& matrix(const Decoder& self, const std::string& name) {
     return linear;
 }
 
-void unpack(const Decoder& self, const std::string& name, const Array2<float>& out) {
-    const Linear& linear = matrix(self, name);
+void unpack_matrix(const Linear& linear, const Array2<float>& out) {
     const std::size_t num_out = linear.num_out, num_in = linear.num_in;
     need_shape(out, {num_out, num_in}, "out has the wrong shape");
     const GilRelease unlocked;
@@ -361,7 +375,16 @@ void bind_decoder(nb::module_& m) {
         .def_static("nbytes", &Ranks::nbytes, "size"_a, "num_floats"_a)
         .def("exchange", &exchange, "own"_a.noconvert(), "all"_a.noconvert());
 
-    nb::class_<Decoder>(m, "Decoder", "A decoder whose pass is one call.")
+    nb::class_<Head> head(m, "Head", "A matrix whose outputs are logits.");
+    bind_head(head);
+    head.def(
+            "unpack", [](const Head& self, const Array2<float>& out) { unpack_matrix(self.weights(), out); },
+            "out"_a.noconvert())
+        .def("nbytes", &Head::nbytes);
+
+    nb::class_<Decoder> decoder(m, "Decoder", "A decoder whose pass is one call.");
+    bind_head(decoder);
+    decoder
         .def(
             "__init__",
             [](Decoder* self, Runtime& runtime, nb::handle config) {
@@ -395,14 +418,14 @@ void bind_decoder(nb::module_& m) {
                 return self.phases(cache, segments_of(segments));
             },
             "cache"_a, "segments"_a)
-        .def("head", &head, "hidden"_a.noconvert(), "logits"_a.noconvert())
-        .def("topk", &topk, "hidden"_a.noconvert(), "ids"_a.noconvert(), "values"_a.noconvert(),
-             "log_sums"_a.noconvert().none(), "logits"_a.noconvert().none())
-        .def("head_rows", &head_rows, "hidden"_a.noconvert(), "ids"_a.noconvert(),
-             "logits"_a.noconvert())
         .def("head_part", &head_part, "ids"_a.noconvert(), nb::keep_alive<0, 1>())
         .def("first_head_rows", &first_head_rows, "num_rows"_a, nb::keep_alive<0, 1>())
-        .def("unpack", &unpack, "name"_a, "out"_a.noconvert())
+        .def(
+            "unpack",
+            [](const Decoder& self, const std::string& name, const Array2<float>& out) {
+                unpack_matrix(matrix(self, name), out);
+            },
+            "name"_a, "out"_a.noconvert())
         .def("apply", &apply, "name"_a, "x"_a.noconvert(), "out"_a.noconvert())
         .def("scratch_nbytes", &scratch_nbytes, "cache"_a, "num_rows"_a, "num_nodes"_a, "head_rows"_a)
         .def("attention_nbytes", &Decoder::attention_nbytes, "cache"_a)

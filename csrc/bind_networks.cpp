@@ -199,8 +199,50 @@ nb::tuple grow_trees_with(const std::vector<const Asked*>& asked, std::vector<in
     return nb::make_tuple(guessed, taken, said);
 }
 
+// A size of a network's configuration.
+int size_of(nb::handle config, const char* name, int least = 1) {
+    const int size = get<int>(config, name);
+    need(size >= least && size <= 1 << 20, std::string(name) + " is out of range");
+    return size;
+}
+
+// The shape of layers as a network's configuration has them, with names of Llama's.
+LayeredShape layered_shape_of(nb::handle config, int num_slots, int max_len) {
+    need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
+         "num_slots or max_len is out of range");
+    return {.num_layers = 1,
+            .hidden_size = size_of(config, "hidden_size"),
+            .attention_width = 0,
+            .intermediate_size = size_of(config, "intermediate_size"),
+            .num_heads = size_of(config, "num_attention_heads"),
+            .num_kv_heads = size_of(config, "num_key_value_heads"),
+            .head_dim = size_of(config, "head_dim"),
+            .num_aux_layers = static_cast<int>(get<std::vector<int>>(config, "layers").size()),
+            .state_size = size_of(config, "state_width"),
+            .num_slots = num_slots,
+            .max_len = max_len,
+            .num_guessed = kMaxSteps};
+}
+
+void new_eagle(EagleNetwork* self, Runtime& runtime, Decoder& target, nb::handle config, int num_slots, int max_len) {
+    new (self) EagleNetwork(runtime, target, layered_shape_of(config, num_slots, max_len),
+                            get<bool>(config, "norm_output"), get<bool>(config, "norm_before_residual"));
+}
+
+void new_block(BlockNetwork* self, Runtime& runtime, Decoder& target, nb::handle config, int num_slots, int max_len) {
+    LayeredShape shape = layered_shape_of(config, num_slots, max_len);
+    shape.windows = get<std::vector<int>>(config, "windows");
+    shape.bidirectional = get<std::vector<bool>>(config, "bidirectional");
+    shape.num_layers = static_cast<int>(shape.windows.size());
+    shape.num_guessed = size_of(config, "block_size");
+    need(shape.num_layers >= 1 && shape.num_layers <= 64, "layers must be 1 to 64");
+    new (self) BlockNetwork(runtime, target, shape,
+                            {shape.num_guessed, get<bool>(config, "sample_from_anchor"),
+                             get<int>(config, "mask_token_id"), size_of(config, "markov_rank", 0)});
+}
+
 void prefill(LayeredNetwork& self, int slot, const std::vector<int>& tokens,
-          const Array2<const float>& states) {
+             const Array2<const float>& states) {
     const std::size_t width = static_cast<std::size_t>(self.shape().num_aux_layers) * self.shape().state_size;
     need(states.shape(0) == tokens.size() && states.shape(1) == width,
          "states must be (tokens, layers that are read x state size)");
@@ -303,47 +345,13 @@ void bind_networks(nb::module_& m) {
         .def("prefill", &prefill, "slot"_a, "tokens"_a, "states"_a.noconvert());
 
     nb::class_<EagleNetwork, LayeredNetwork>(m, "EagleNetwork", "A decoder layer behind the target.")
-        .def(
-            "__init__",
-            [](EagleNetwork* self, Runtime& runtime, Decoder& target, int hidden_size, int state_size,
-               int intermediate_size, int num_heads, int num_kv_heads, int head_dim,
-               bool feeds_back_norm, bool starts_from_norm, int num_slots, int max_len) {
-                for (int size : {hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim})
-                    need(size >= 1 && size <= 1 << 20, "a size is out of range");
-                need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
-                     "num_slots or max_len is out of range");
-                new (self) EagleNetwork(
-                    runtime, target,
-                    {hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim,
-                     feeds_back_norm, starts_from_norm, num_slots, max_len});
-            },
-            "runtime"_a, "target"_a, "hidden_size"_a, "state_size"_a, "intermediate_size"_a, "num_heads"_a,
-            "num_kv_heads"_a, "head_dim"_a, "feeds_back_norm"_a, "starts_from_norm"_a,
-            "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+        .def("__init__", &new_eagle, "runtime"_a, "target"_a, "config"_a, "num_slots"_a, "max_len"_a,
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 
     nb::class_<BlockNetwork, LayeredNetwork>(m, "BlockNetwork",
                                              "Decoder layers that fill a block of masks in one call.")
-        .def(
-            "__init__",
-            [](BlockNetwork* self, Runtime& runtime, Decoder& target, int num_aux_layers, int intermediate_size,
-               int num_heads, int num_kv_heads, int head_dim, int block_size, bool sample_from_anchor, int mask_token,
-               int markov_rank, std::vector<int> windows, std::vector<bool> bidirectional, int num_slots, int max_len) {
-                for (int size : {num_aux_layers, intermediate_size, num_heads, num_kv_heads, head_dim, block_size})
-                    need(size >= 1 && size <= 1 << 20, "a size is out of range");
-                need(markov_rank >= 0 && markov_rank <= 1 << 14, "markov_rank is out of range");
-                need(!windows.empty() && windows.size() <= 64, "layers must be 1 to 64");
-                need(num_slots >= 1 && num_slots <= 1 << 16 && max_len >= 1 && max_len <= 1 << 24,
-                     "num_slots or max_len is out of range");
-                const int width = target.shape().hidden_size, layers = static_cast<int>(windows.size());
-                new (self) BlockNetwork(
-                    runtime, target,
-                    {layers, width, width, intermediate_size, num_heads, num_kv_heads, head_dim, num_aux_layers, width,
-                     num_slots, max_len, block_size},
-                    {block_size, sample_from_anchor, mask_token, markov_rank, std::move(windows), std::move(bidirectional)});
-            },
-            "runtime"_a, "target"_a, "num_aux_layers"_a, "intermediate_size"_a, "num_heads"_a, "num_kv_heads"_a,
-            "head_dim"_a, "block_size"_a, "sample_from_anchor"_a, "mask_token"_a, "markov_rank"_a, "windows"_a,
-            "bidirectional"_a, "num_slots"_a, "max_len"_a, nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
+        .def("__init__", &new_block, "runtime"_a, "target"_a, "config"_a, "num_slots"_a, "max_len"_a,
+             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>());
 }
 
 }  // namespace forerun

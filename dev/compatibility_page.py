@@ -8,7 +8,7 @@ from dataclasses import fields
 from typing import Any
 
 from dev.markdown import codes, item, wrapped
-from forerun.compat import engine, requests
+from forerun.compat import engine, request_fields
 from forerun.core.config import EngineConfig
 from forerun.core.options import flag_of, flags_of
 from forerun.core.params import SamplingParams
@@ -56,16 +56,16 @@ def page() -> str:
     parts += ["## Requests\n"]
     parts += ["Fields of the JSON that `forerun serve` reads ([serving](serving.md)).\n"]
     parts += [
-        _named(requests.RENAMED.items()),
+        _named(request_fields.RENAMED.items()),
         "Accepted with these values only; any other value is an error:\n",
     ]
-    only = {**requests.STATE, **requests.ONLY}
+    only = {**request_fields.STATE, **request_fields.ONLY}
     parts += [_by_values((name, _json(values), why) for name, (why, values) in only.items())]
     rest = (
         "Any other field is left out, and named in the answer's header `x-forerun-ignored`. With "
         "`--strict-requests` it is an error, except for these hints, which clients send by themselves: "
     )
-    parts += [wrapped(rest + codes(sorted(requests.HINTS)) + ".") + "\n"]
+    parts += [wrapped(rest + codes(sorted(request_fields.HINTS)) + ".") + "\n"]
     return "\n".join(parts)
 
 

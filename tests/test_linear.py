@@ -14,7 +14,7 @@ from forerun.core.structured import _OLD_DRAFT
 from forerun.decoding import gbnf
 from forerun.decoding.calls import _SIMPLE
 from forerun.server import bodies
-from forerun.text.parsing import calls, loose, parser, tags
+from forerun.text.parsing import call_reader, calls, loose, tags
 from forerun.text.parsing.harmony import HarmonyParser
 from forerun.text.parsing.json_text import JsonText, repaired
 from forerun.text.parsing.parser import MarkParser
@@ -133,7 +133,7 @@ PATTERNS = {
         *(loose._IN_OBJECT[0], loose._IN_LIST[0], loose._IN_CALL[0], loose._IN_LINE[0]),
     ],
     "tags": [tags._FUNCTION, tags._PARAMETER, tags._CDATA, tags._TAG, tags._PAIRS, tags._PAIR],
-    "parser": [parser._BARE, parser._BARE_BEGUN, parser._BARE_END],
+    "call_reader": [call_reader._BARE, call_reader._BARE_BEGUN, call_reader._BARE_END],
     "schemas": [_OLD_DRAFT, _SIMPLE],
     "bodies": [bodies._SUSPECT],
 }
@@ -174,8 +174,8 @@ def heads() -> list[re.Pattern[str]]:
     """Those that look at the beginning of a text alone."""
     return [gbnf._RULE, gbnf._REPEAT, gbnf._TOKEN, gbnf._NAME, gbnf._SPACE, calls.OBJECT_HEAD,
             calls.NAMED_HEAD, calls._BETWEEN, calls._COLON, calls._LIKE_A_CALL, *PATTERNS["loose"],
-            tags._CDATA, tags._PAIRS, parser._BARE,
-            parser._BARE_BEGUN, parser._BARE_END, _SIMPLE]  # fmt: skip
+            tags._CDATA, tags._PAIRS, call_reader._BARE,
+            call_reader._BARE_BEGUN, call_reader._BARE_END, _SIMPLE]  # fmt: skip
 
 
 @pytest.mark.parametrize("rule", _RULES, ids=_RULES.values())

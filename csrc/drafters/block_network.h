@@ -13,9 +13,6 @@ struct BlockShape {
     int block_size;
     bool sample_from_anchor;
     int mask_token, markov_rank;
-    // By layer: how many rows before the block are seen (0: all), and whether a row of it sees later ones.
-    std::vector<int> windows;
-    std::vector<bool> bidirectional;
 };
 
 // Keys and values of rows with the target's states are made of those alone:
@@ -25,21 +22,18 @@ struct BlockShape {
 // head ("confidence", a row, its last number added) probabilities count sigmoid(c [rms(x); w_1[token]]) of themselves.
 class BlockNetwork : public LayeredNetwork {
   public:
-    BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape& layered, BlockShape shape);
+    BlockNetwork(Runtime& runtime, Decoder& target, const LayeredShape& layered, const BlockShape& shape);
     ~BlockNetwork() override { settle(); }
 
     void check() override;
 
   protected:
-    void run_prefill(Worker& worker) override;
-    void plan_prefill(std::vector<int>& phases, int rows) override;
+    void keep_last(int, const float*) override {}
     void begin(std::span<int> tokens) override;
     void begin_steps() override;
     void lay_out(Scratch& scratch) override;
     void begin_rows() override;
     void prepare(int sequence) override;
-    void plan_cell(std::vector<int>&) override {}
-    void run_cell(Worker&) override {}
     void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out) override;
     double confidence(int sequence) const override { return confidences_[sequence]; }
     bool sees_depth_alone() const override { return shape_.markov_rank == 0; }
@@ -50,27 +44,21 @@ class BlockNetwork : public LayeredNetwork {
     int first_row() const { return shape_.sample_from_anchor ? 0 : 1; }
     int num_guesses() const { return shape_.block_size - first_row(); }
     std::size_t logits_stride() const { return (num_ids() + kHeadBlock - 1) / kHeadBlock * kHeadBlock; }
-    std::size_t guess_of(int sequence, int depth) const {
-        return static_cast<std::size_t>(sequence) * num_guesses() + depth;
-    }
-    void run_block(Worker& worker);
-    void begin_row(int row);
-    void read_row(int layer, int row);
-    void end_row(int row);
-    void read_head(int block);
+    std::size_t guess_of(int sequence, int depth) const { return blocks_[sequence] + depth; }
+    void fill(std::span<const int> sequences);
 
     const BlockShape shape_;
-    const Linear *fc_ = nullptr, *markov_in_ = nullptr, *markov_out_ = nullptr;
-    Norm hidden_norm_, norm_;
+    std::unique_ptr<Head> head_;  // of all rows of blocks at once
+    const Linear *markov_in_ = nullptr, *markov_out_ = nullptr;
     const float* confidence_ = nullptr;
 
-    // The blocks that are filled: whose, their rows, and the guesses of each.
-    std::vector<int> computed_, rows_tokens_;
-    int num_block_rows_ = 0, block_rows_ = 0, num_read_ = 0;
-    Rows guesses_;
-    // By sequence, and depth: whether there are any yet, what the head said, and what it read.
-    std::vector<char> has_block_;
-    std::vector<float> logits_, states_;
+    // The blocks of a draft: where the guesses of a sequence's begin, what the head read and said.
+    static constexpr std::size_t kNoBlock = -1;
+    std::size_t num_filled_ = 0;
+    std::vector<std::size_t> blocks_;
+    std::vector<float> states_, logits_;
+    // Those that are filled: their rows before the layers and behind them.
+    std::vector<float> rows_, hidden_;
     // A step.
     std::vector<int> row_sequences_;
     std::vector<double> confidences_;

@@ -45,7 +45,7 @@ void DraftNetwork::set_tokens(const std::vector<std::int64_t>& ids) {
 }
 
 void DraftNetwork::take_head() {
-    const Linear& rows = target_.head_weights();
+    const Linear& rows = target_.head().weights();
     if (!ids_.empty()) {
         set("head.0", gather_rows(rows, ids_));
         return;
@@ -183,6 +183,7 @@ void DraftNetwork::answer(std::vector<GrowingTree>& trees, int self, const Growt
     int most = 0;
     for (const GrowingTree& each : trees)
         most = std::max(most, each.request.num_steps[self] - each.num_taken(self));
+    if (takes_one_step()) most = std::min(most, 1);
     const int sequences = row_pieces(num_sequences_);
     std::vector<int> phases, cell;
     plan_cell(cell);
@@ -208,7 +209,7 @@ void DraftNetwork::run(Worker& worker) {
             [&](int sequence) { learn_next(sequence); },
             [&] {
                 is_first_ = false;
-                num_rows() > 0 ? begin_step() : worker.stop();
+                num_rows() > 0 && !takes_one_step() ? begin_step() : worker.stop();
             });
     }
 }

@@ -72,6 +72,8 @@ class DraftNetwork : public Partner {
     virtual void begin(std::span<int> tokens) = 0;
     void check_states() const;
     virtual int max_depth() const { return kMaxSteps; }
+    // Whether each step is an answer of its own, begun by `begin_steps`.
+    virtual bool takes_one_step() const { return false; }
     // What comes before the first step of those sequences that wait for the network, in one go.
     virtual void begin_steps() {}
     // What comes before each step, once its rows are known.
@@ -81,8 +83,8 @@ class DraftNetwork : public Partner {
     virtual void lay_out(Scratch& scratch) = 0;
     // Before them each sequence that takes part is prepared.
     virtual void prepare(int sequence) = 0;
-    virtual void plan_cell(std::vector<int>& phases) = 0;
-    virtual void run_cell(Worker& worker) = 0;
+    virtual void plan_cell(std::vector<int>&) {}
+    virtual void run_cell(Worker&) {}
     // Logits of some rows (each kBlock): of the head's tiles from those of `block` on.
     virtual void read_logits(int block, int num_tiles, int first_row, int num_rows, float* out);
     // How much of its probabilities a sequence's step is worth.

@@ -1,140 +1,104 @@
 #include "drafters/eagle_network.h"
 
 #include <algorithm>
+#include <stdexcept>
+#include <utility>
 
 namespace forerun {
 
-EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape)
-    : LayeredNetwork(runtime, target,
-                     {.num_layers = 1,
-                      .hidden_size = shape.hidden_size,
-                      .input_size = 2 * shape.hidden_size,
-                      .intermediate_size = shape.intermediate_size,
-                      .num_heads = shape.num_heads,
-                      .num_kv_heads = shape.num_kv_heads,
-                      .head_dim = shape.head_dim,
-                      .num_aux_layers = kAuxLayers,
-                      .state_size = shape.state_size,
-                      .num_slots = shape.num_slots,
-                      .max_len = shape.max_len,
-                      .num_guessed = kMaxSteps}),
-      shape_(shape),
-      roots_(static_cast<std::size_t>(shape.num_slots) * shape.hidden_size) {}
+namespace {
+
+LayeredShape with_both_halves(LayeredShape shape) {
+    shape.attention_width = 2 * shape.hidden_size;
+    return shape;
+}
+
+}  // namespace
+
+EagleNetwork::EagleNetwork(Runtime& runtime, Decoder& target, LayeredShape shape, bool feeds_back_norm,
+                           bool starts_from_norm)
+    : LayeredNetwork(runtime, target, with_both_halves(std::move(shape))),
+      feeds_back_norm_(feeds_back_norm),
+      starts_from_norm_(starts_from_norm),
+      roots_(static_cast<std::size_t>(layered_.num_slots) * layered_.hidden_size) {
+    if (layered_.num_aux_layers != kAuxLayers) throw std::invalid_argument("three layers of the target must be read");
+}
 
 void EagleNetwork::check() {
-    fc_ = &matrix("fc", width(), kAuxLayers * shape_.state_size);
+    LayeredNetwork::check();
     for (int i = 0; i < kAuxLayers; ++i) {
         const std::string name = "fc_norm." + std::to_string(i);
-        fc_norms_[i] = has("fc_norm.0") ? norm(name, shape_.state_size) : Norm{};
+        fc_norms_[i] = has("fc_norm.0") ? norm(name, layered_.state_size) : Norm{};
     }
-    fc_norm_ = has("fc_norm") ? norm("fc_norm", kAuxLayers * shape_.state_size) : Norm{};
-    hidden_norm_ = norm("hidden_norm", width());
-    check_layers();
-    norm_ = norm("norm", width());
+    fc_norm_ = has("fc_norm") ? norm("fc_norm", kAuxLayers * layered_.state_size) : Norm{};
+    input_norm_ = norm("input_norm", width());
     embedding_ = has("emb.0") ? &matrix("emb.0", target_.shape().vocab_size, width()) : nullptr;
     if (!embedding_ && width() != target_.shape().hidden_size)
         throw std::invalid_argument("a network of another width than its target needs embeddings of its own");
-    check_heads(width(), 1);
 }
 
-void EagleNetwork::lay_out_prefill(Scratch& scratch, int rows) {
-    g_ = scratch.take<float>(static_cast<std::size_t>(rows) * width());
+void EagleNetwork::read_states(const float* states, float* out) const {
+    const int size = layered_.state_size;
+    LayeredNetwork::read_states(states, out);
+    for (int i = 0; i < kAuxLayers && fc_norms_[i].weight; ++i)
+        kernels_.norm(out + i * size, fc_norms_[i], size, out + i * size);
+    if (fc_norm_.weight) kernels_.norm(out, fc_norm_, kAuxLayers * size, out);
 }
 
-void EagleNetwork::plan_prefill(std::vector<int>& phases, int rows) {
-    phases = {rows, pieces(), row_pieces(rows), 2 * shape_.num_kv_heads};
-}
-
-void EagleNetwork::run_prefill(Worker& worker) {
-    worker.each([&](int row) { fuse(row); });
-    const auto fuse_part = [&](int piece) {
-        const Part part(fc_->num_tiles(), piece, pieces());
-        kernels_.linear(*fc_, part.first, part.stop - part.first, aux_, 0, num_prefill_,
-                        {g_ + part.first * kTile, static_cast<std::size_t>(width())});
-    };
-    worker.each_and_rows(fuse_part, num_prefill_, [&](int row) {
-        read_row(row, prefill_tokens_[row], g_ + static_cast<std::size_t>(row) * width(), nullptr);
-    });
-    worker.each([&](int head) { project(0, shape_.num_heads + head, num_prefill_); });
-}
-
-void EagleNetwork::end_prefill(int rows) {
-    std::copy_n(g_ + static_cast<std::size_t>(rows - 1) * width(), width(),
-                roots_.data() + static_cast<std::size_t>(prefill_slot_) * width());
-}
-
-// What `fc` reads.
-void EagleNetwork::fuse(int row) {
-    const int size = shape_.state_size, all = kAuxLayers * size;
-    const float* from = prefill_states_ + static_cast<std::size_t>(row) * all;
-    float* x = aux_.x + static_cast<std::size_t>(row) * all;
-    for (int i = 0; i < kAuxLayers; ++i)
-        if (fc_norms_[i].weight)
-            kernels_.norm(from + i * size, fc_norms_[i], size, x + i * size);
-        else
-            std::copy_n(from + i * size, size, x + i * size);
-    if (fc_norm_.weight) kernels_.norm(x, fc_norm_, all, x);
-    if (!fc_->is_float()) kernels_.quantize(x, aux_, row, 0, all);
-}
-
-// What q, k and v read, and where the residual starts.
-void EagleNetwork::read_row(int row, int token, const float* g, float* residual) {
-    float* x = inputs_.x + static_cast<std::size_t>(row) * inputs_.width;
+void EagleNetwork::make_input(int token, const float* g, float* out) const {
     if (embedding_)
-        unpack_row(*embedding_, token, x);
+        unpack_row(*embedding_, token, out);
     else
-        target_.embed_row(token, x);
-    kernels_.norm(x, layers_[0].input_norm, width(), x);
-    kernels_.norm(g, hidden_norm_, width(), x + width());
-    quantize_inputs(0, row);
-    if (residual) std::copy_n(shape_.starts_from_norm ? x + width() : g, width(), residual);
+        target_.embed_row(token, out);
+    kernels_.norm(out, input_norm_, width(), out);
+    LayeredNetwork::make_input(token, g, out + width());
+}
+
+void EagleNetwork::keep_last(int slot, const float* g) {
+    std::copy_n(g, width(), roots_.data() + static_cast<std::size_t>(slot) * width());
 }
 
 void EagleNetwork::begin(std::span<int> tokens) {
-    begin_slots(tokens);
-    const int rows = num_sequences();
-    resize_rows(rows);
+    LayeredNetwork::begin(tokens);
+    const std::size_t rows = num_sequences(), size = width();
     steps_.assign(rows, {});
-    paths_.assign(static_cast<std::size_t>(rows) * kMaxSteps, 0);
-    states_.resize(static_cast<std::size_t>(rows) * kMaxSteps * width());
+    states_.resize(rows * kMaxSteps * size);
+    residuals_.resize(rows * size);
+    inputs_.resize(rows * input_width());
+    outputs_.resize(rows * size);
+    normed_.resize(rows * size);
 }
 
-void EagleNetwork::lay_out(Scratch& scratch) {
-    lay_out_rows(scratch, num_sequences());
-    head_rows_ = scratch.take_rows(num_sequences(), width());
+// The g of the row that a sequence's step computes.
+float* EagleNetwork::g_of(int sequence) {
+    if (step_of(sequence) > 0) return state(sequence, step_above(sequence));
+    return roots_.data() + static_cast<std::size_t>(slots_[sequence]) * width();
 }
 
-void EagleNetwork::begin_rows() {
-    num_placed_ = num_rows();
-    units_.clear();
-    for (int row = 0; row < num_placed_; ++row) units_.push_back({row, 1});
+// A row of each sequence that takes part: the last prefilled one at first, then guessed ones, which lie behind the
+// prefilled rows by step and see those on their path.
+void EagleNetwork::begin_steps() {
+    const std::size_t size = width();
+    segments_.clear();
+    std::size_t row = 0;
+    for (int i = 0; i < num_sequences(); ++i) {
+        if (!is_active(i)) continue;
+        const int step = step_of(i);
+        const float* g = g_of(i);
+        float *residual = &residuals_[row * size], *input = &inputs_[row * input_width()];
+        make_input(draft(i).token, g, input);
+        std::copy_n(starts_from_norm_ ? input + size : g, size, residual);
+        steps_[i].push_back(step_above(i));
+        segments_.push_back({slots_[i], lengths_[slots_[i]] - 1, step, step + 1, std::vector<int>(step + 1), steps_[i]});
+        ++row;
+    }
+    pass(segments_, {residuals_.data(), inputs_.data()}, normed_.data(), outputs_.data());
 }
 
-// A row: the last prefilled one at first, then guessed ones. Guesses lie behind the prefilled rows, by
-// step; a row sees those on its path.
 void EagleNetwork::prepare(int sequence) {
-    const GrowingTree& tree = draft(sequence);
-    const int row = tree.row, slot = slots_[sequence], base = lengths_[slot], step = step_of(sequence);
-    const float* g = step == 0 ? roots_.data() + static_cast<std::size_t>(slot) * width()
-                               : state(sequence, step_above(sequence));
-    read_row(row, tree.token, g, x_of(row));
-    const int position = base - 1 + tree.depth;
-    place(row, slot, base - 1 + step, position);
-    std::int32_t* path = paths_.data() + static_cast<std::size_t>(row) * kMaxSteps;
-    steps_[sequence][step] = step_above(sequence);
-    for (int at = step, depth = tree.depth; depth > 0; at = steps_[sequence][at], --depth)
-        path[depth - 1] = base - 1 + at;
-    queries_[row] = {row, position, 0, base, path};
-}
-
-void EagleNetwork::finish(int sequence) {
-    const GrowingTree& tree = draft(sequence);
-    if (!is_active(sequence)) return;
-    const float* a = x_of(tree.row);
-    float* out = normed_.x + static_cast<std::size_t>(tree.row) * width();
-    kernels_.norm(a, norm_, width(), out);
-    give_head(tree.row, out);
-    std::copy_n(shape_.feeds_back_norm ? out : a, width(), state(sequence, step_of(sequence)));
+    const std::size_t first = static_cast<std::size_t>(draft(sequence).row) * width();
+    give_head(draft(sequence).row, &normed_[first]);
+    std::copy_n(&(feeds_back_norm_ ? normed_ : outputs_)[first], width(), state(sequence, step_of(sequence)));
 }
 
 }  // namespace forerun

@@ -3,65 +3,53 @@
 
 #pragma once
 
-#include <array>
-
 #include "drafters/layered_network.h"
 
 namespace forerun {
 
-struct EagleShape {
-    int hidden_size, state_size, intermediate_size, num_heads, num_kv_heads, head_dim;
-    bool feeds_back_norm, starts_from_norm;  // norm_output; norm_before_residual
-    int num_slots, max_len;
-};
-
 // Row t of a sequence stands for token t + 1 seen with the target's states at t:
 //   g = fc [n(low); n(mid); n(high)]     n: "fc_norm.i" where it is set; "fc_norm": of all three as one
 //   x = [rms(e(token)); rms(g)],   r = g + attention(x),   a = r + mlp(rms(r)),   head reads rms(a)
-// A guessed row's g is the a, or the rms(a), of the row before.
+// A guessed row's g is the a of the row before, or the rms(a) (`feeds_back_norm`); r may start from rms(g) as well
+// (`starts_from_norm`). `shape` says nothing of what q, k and v read.
 class EagleNetwork : public LayeredNetwork {
   public:
-    EagleNetwork(Runtime& runtime, Decoder& target, const EagleShape& shape);
+    EagleNetwork(Runtime& runtime, Decoder& target, LayeredShape shape, bool feeds_back_norm, bool starts_from_norm);
     ~EagleNetwork() override { settle(); }
 
     void check() override;
 
   protected:
-    void run_prefill(Worker& worker) override;
-    void plan_prefill(std::vector<int>& phases, int rows) override;
-    void lay_out_prefill(Scratch& scratch, int rows) override;
-    void end_prefill(int rows) override;
+    void read_states(const float* states, float* out) const override;
+    void make_input(int token, const float* g, float* out) const override;
+    void keep_last(int slot, const float* g) override;
     // Drafts below the last prefilled token of each slot, which is named once.
     void begin(std::span<int> tokens) override;
-    void begin_rows() override;
-    void lay_out(Scratch& scratch) override;
+    void begin_steps() override;
+    bool takes_one_step() const override { return true; }
+    void lay_out(Scratch& scratch) override { head_rows_ = scratch.take_rows(num_sequences(), width()); }
     void prepare(int sequence) override;
-    void plan_cell(std::vector<int>& phases) override { plan_layer(phases, num_sequences(), num_sequences()); }
-    void run_cell(Worker& worker) override {
-        run_layer(worker, 0, num_sequences_, [&](int sequence) { finish(sequence); });
-    }
 
   private:
     static constexpr int kAuxLayers = 3;
 
-    void fuse(int row);
-    void read_row(int row, int token, const float* g, float* residual);
-    void finish(int sequence);
+    float* g_of(int sequence);
     float* state(int sequence, int step) {
         return states_.data() + (static_cast<std::size_t>(sequence) * kMaxSteps + step) * width();
     }
 
-    const EagleShape shape_;
+    const bool feeds_back_norm_, starts_from_norm_;
     std::vector<float> roots_;  // (slots, D): g of the last row
 
-    const Linear *fc_ = nullptr, *embedding_ = nullptr;
-    Norm fc_norms_[kAuxLayers], fc_norm_, hidden_norm_, norm_;
+    const Linear* embedding_ = nullptr;
+    Norm fc_norms_[kAuxLayers], fc_norm_, input_norm_;
 
-    // The draft: of a sequence's steps those that guessed them.
-    std::vector<std::array<int, kMaxSteps>> steps_;
-    std::vector<float> states_;        // (sequences, kMaxSteps, D)
-    std::vector<std::int32_t> paths_;  // (rows, kMaxSteps)
-    float* g_ = nullptr;
+    // The draft: of a sequence's steps those that guessed them, and the g of what follows.
+    std::vector<std::vector<int>> steps_;
+    std::vector<float> states_;  // (sequences, kMaxSteps, D)
+    // The rows of a step.
+    std::vector<Segment> segments_;
+    std::vector<float> residuals_, inputs_, outputs_, normed_;
 };
 
 }  // namespace forerun

@@ -93,34 +93,38 @@ void Decoder::mlp_up(const Layer& layer, int piece, int thread) {
     const Mlp& mlp = layer.mlp;
     const int units = channel_units(mlp), tiles = mlp.inner / units / kTile;
     const Part part(units, piece, std::min(8 * pool_.size(), units));
-    for (int tile = part.first * tiles; tile < part.stop * tiles; tile += tiles)
-        gate_up(mlp, mlp.down, tile, tile * kTile, normed_, 0, num_rows_, activated_.of(mlp.down),
-                thread, layer.mlp_gate.weight ? mlp_gates_ : nullptr);
+    gate_up(mlp, {part.first * tiles, part.stop * tiles}, part.first * tiles * kTile, normed_, 0, num_rows_,
+            activated_.of(mlp.down), thread, layer.mlp_gate.weight ? mlp_gates_ : nullptr);
 }
 
-// gate and up of a group of channels, which are weights from `tile` on and columns from `column` on of
-// rows first..stop: activated, multiplied by the rows' `shares` unless null, and quantized for the reader
-// while they are at hand.
-void Decoder::gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
-                      int first, int stop, const Rows& out, int thread, const float* shares) {
-    const int tiles = mlp.inner / channel_units(mlp) / kTile, channels = tiles * kTile;
-    const std::size_t stride = channels;
+// Some tiles of gate and up, whose channels are columns from `column` on, of rows first..stop: activated, multiplied by
+// the rows' `shares` unless null, and quantized for `down` while they are at hand. Of few rows there are many channels
+// at a time, since their weights are read as one stream.
+void Decoder::gate_up(const Mlp& mlp, const Part& part, int column, const Rows& in, int first, int stop,
+                      const Rows& out, int thread, const float* shares) {
+    const int unit = mlp.inner / channel_units(mlp) / kTile, at_once = std::clamp(stop - first, 1, kRowBlock),
+              most = std::max(1, kRowBlock / at_once) * unit;
     const bool is_gated = mlp.gate.tiles;
     float* up = scratch_ + thread * scratch_stride_;
     float* gate = up + kRowBlock * kGroup;
-    for (; first < stop; first += kRowBlock) {
-        const int count = std::min(kRowBlock, stop - first);
-        kernels_.linear(mlp.up, tile, tiles, in, first, count, {up, stride});
-        if (mlp.has_sparse_activation)
-            take_gates(mlp, first, count, column, channels, gate);
-        else if (is_gated)
-            kernels_.linear(mlp.gate, tile, tiles, in, first, count, {gate, stride});
-        kernels_.activate(shape_.activation, is_gated ? gate : up, is_gated ? up : nullptr,
-                          count * channels, up);
-        // Quantized rows are read as codes only: their floats stay here, in the cache.
-        for (int i = 0; i < count; ++i) {
-            if (shares) kernels_.scale(up + i * stride, channels, shares[first + i]);
-            put(reader, up + i * stride, out, first + i, column, channels);
+    for (int tile = part.first, tiles; tile < part.stop; tile += tiles) {
+        tiles = std::min(most, part.stop - tile);
+        const int from = column + (tile - part.first) * kTile, channels = tiles * kTile;
+        const std::size_t stride = channels;
+        for (int row = first; row < stop; row += kRowBlock) {
+            const int count = std::min(kRowBlock, stop - row);
+            kernels_.linear(mlp.up, tile, tiles, in, row, count, {up, stride});
+            if (mlp.has_sparse_activation)
+                take_gates(mlp, row, count, from, channels, gate);
+            else if (is_gated)
+                kernels_.linear(mlp.gate, tile, tiles, in, row, count, {gate, stride});
+            kernels_.activate(shape_.activation, is_gated ? gate : up, is_gated ? up : nullptr,
+                              count * channels, up);
+            // Quantized rows are read as codes only: their floats stay here, in the cache.
+            for (int i = 0; i < count; ++i) {
+                if (shares) kernels_.scale(up + i * stride, channels, shares[row + i]);
+                put(mlp.down, up + i * stride, out, row + i, from, channels);
+            }
         }
     }
 }
@@ -233,10 +237,12 @@ void Decoder::experts_up(int index, int piece, int thread) {
     const int each = channel_units(experts), tiles = experts.inner / each / kTile;
     const Part part(routing_.num_active * each, piece, 8 * pool_.size());
     const Rows rows = expert_rows_.of(experts.down);
-    for (int unit = part.first; unit < part.stop; ++unit) {
-        const int expert = routing_.active[unit / each], tile = unit % each * tiles;
-        gate_up(experts, experts.down, expert * experts.inner / kTile + tile, tile * kTile, gathered_,
-                routing_.firsts[expert], routing_.stops[expert], rows, thread);
+    for (int unit = part.first, stop; unit < part.stop; unit = stop) {
+        const int index = unit / each, expert = routing_.active[index], tile = unit % each * tiles;
+        stop = std::min(part.stop, (index + 1) * each);
+        const int first = expert * experts.inner / kTile + tile;
+        gate_up(experts, {first, first + (stop - unit) * tiles}, tile * kTile, gathered_, routing_.firsts[expert],
+                routing_.stops[expert], rows, thread);
     }
 }
 

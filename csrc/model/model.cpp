@@ -1,5 +1,4 @@
-// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp and mlp.cpp compute it, head.cpp
-// reads its result.
+// The decoder's weights, by name. plan.cpp lays out a pass, step.cpp and mlp.cpp compute it; its head is head.h's.
 
 #include "model/model.h"
 
@@ -14,7 +13,9 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
       runtime_(runtime),
       kernels_(runtime.kernels),
       pool_(runtime.pool),
-      layers_(static_cast<std::size_t>(shape.num_layers)) {
+      layers_(static_cast<std::size_t>(shape.num_layers)),
+      reads_hidden_(runtime, {shape.vocab_size, shape.hidden_size, shape.logits_cap, shape.logits_divisor}, head_,
+                    &embed_) {
     if (shape.hidden_size % kTile)
         throw std::invalid_argument("the hidden size must be a multiple of 16");
     for (const LayerShape& layer : shape.layers) {
@@ -46,6 +47,17 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     check_mixers();
     check_latent();
     check_streams();
+}
+
+Decoder::Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm)
+    : Decoder(runtime, shape) {
+    weights_.clear();
+    layers_ = std::move(layers);
+    final_norm_ = norm;
+    is_checked_ = true;
+    for (const Layer& layer : layers_)
+        for (const Linear* each : {&layer.q, &layer.k, &layer.v, &layer.o, &layer.mlp.gate, &layer.mlp.up, &layer.mlp.down})
+            layers_nbytes_ += each->num_tiles() * each->tile_nbytes;
 }
 
 Decoder::~Decoder() {
@@ -240,16 +252,19 @@ void Decoder::set_attention(int layer, int window, std::span<const float> freque
                             float factor) {
     if (layer < 0 || layer >= shape_.num_layers) throw std::invalid_argument("no such layer");
     const KvShape& kv = layer_shape(layer).kv;
+    const bool is_bidirectional = layer_shape(layer).is_bidirectional;
     if (2 * frequencies.size() > static_cast<std::size_t>(kv.head_dim))
         throw std::invalid_argument("more rotated pairs than a head has");
     const auto found = std::ranges::find_if(kinds_, [&](const AttentionKind& kind) {
         return kind.window == window && kind.factor == factor && kind.kv == kv &&
+               kind.is_bidirectional == is_bidirectional &&
                std::ranges::equal(kind.frequencies, frequencies);
     });
     layers_[layer].kind = static_cast<int>(found - kinds_.begin());
     if (found != kinds_.end()) return;
     AttentionKind& kind = kinds_.emplace_back();
     kind.window = window;
+    kind.is_bidirectional = is_bidirectional;
     kind.kv = kv;
     kind.frequencies.assign(frequencies.begin(), frequencies.end());
     kind.factor = factor;
@@ -329,39 +344,13 @@ void Decoder::check_mixers() const {
     }
 }
 
-std::unique_ptr<Decoder> Decoder::first_head_rows(int num_rows) {
+Head& Decoder::head() {
     if (!is_checked_) check();
-    if (num_rows < 1 || num_rows > head_weights().num_out)
-        throw std::invalid_argument("the head has not so many rows");
-    Shape shape = shape_;
-    shape.vocab_size = num_rows;
-    shape.num_layers = 0;
-    shape.layers.clear();
-    shape.position_offset = -1;
-    auto part = std::make_unique<Decoder>(runtime_, shape);
-    const Runtime::PassLock lock(runtime_);
-    part->embed_ = head_weights();
-    part->embed_.num_out = num_rows;
-    part->rows_of_ = this;
-    part->is_checked_ = true;
-    return part;
+    return reads_hidden_;
 }
 
-std::unique_ptr<Decoder> Decoder::head_part(std::span<const std::int64_t> ids) {
-    if (!is_checked_) check();
-    Shape shape = shape_;
-    shape.vocab_size = static_cast<int>(ids.size());
-    shape.num_layers = 0;
-    shape.layers.clear();
-    shape.position_offset = -1;
-    auto part = std::make_unique<Decoder>(runtime_, shape);
-    const auto rows = [&] {
-        const Runtime::PassLock lock(runtime_);
-        return gather_rows(head_weights(), ids);
-    };
-    part->set("embed", rows());
-    part->is_checked_ = true;  // it has no norm, and no pass needs one
-    return part;
+void Decoder::apply(const Linear& linear, const float* x, int num_rows, float* out) {
+    Head(runtime_, {linear.num_tiles() * kTile, linear.num_read()}, linear).logits(x, num_rows, out);
 }
 
 void Decoder::check_id(std::int64_t id) const {

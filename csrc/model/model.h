@@ -13,19 +13,17 @@
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
-#include <functional>
 #include <map>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "model/cache.h"
+#include "model/head.h"
 #include "model/layer.h"
 #include "model/pass.h"
 #include "model/ranks.h"
 #include "model/runtime.h"
-#include "model/scored.h"
 #include "model/shape.h"
 #include "model/types.h"
 
@@ -34,6 +32,8 @@ namespace forerun {
 class Decoder {
   public:
     Decoder(Runtime& runtime, const Shape& shape);
+    // Layers and the norm behind them, whose weights somebody else holds: rows are given and hidden states are taken.
+    Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm);
     ~Decoder();
     Decoder(const Decoder&) = delete;
     Decoder& operator=(const Decoder&) = delete;
@@ -63,23 +63,14 @@ class Decoder {
     // `aux_layers`, ascending. `inputs` (R, D) takes the place of the tokens' embeddings unless null.
     void forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                  float* hidden, std::span<const int> aux_layers, float* aux);
-    void head(const float* hidden, int num_rows, float* logits);
-    // The k largest logits of each row, (num_rows, k), without writing the others. Descending; NaN
-    // counts as the largest, of equal ones the lowest id comes first. `log_sums` (num_rows), null if
-    // it is not asked for, becomes the logarithm of each row's sum of e^logit; into `all`, unless
-    // null, go the logits as `head` gives them.
-    void topk(const float* hidden, int num_rows, int k, std::int64_t* ids, float* values,
-              float* log_sums, float* all);
-    // Some columns of the logits, (num_rows, ids).
-    void head_rows(const float* hidden, int num_rows, std::span<const std::int64_t> ids,
-                   float* logits);
-
-    // The head of some tokens by itself: a decoder without layers whose vocabulary they are. Its
-    // logits are those of `head_rows`, and it reads only its own copy of the rows.
-    std::unique_ptr<Decoder> head_part(std::span<const std::int64_t> ids);
-    // The head of the first tokens, whose weights are this decoder's own; it must not outlive it. Throws
-    // std::invalid_argument for more than there are.
-    std::unique_ptr<Decoder> first_head_rows(int num_rows);
+    // The same for who holds a `PassLock`.
+    void pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs, float* hidden,
+              std::span<const int> aux_layers = {}, float* aux = nullptr);
+    // Writes keys and values of rows alone, which k and v of every layer make of the same `rows`, as wide as they read.
+    // The caller holds a `PassLock`. For layers of attention that keep their own.
+    void write_kv(Cache& cache, std::span<const Segment> segments, const float* rows);
+    // What reads final hidden states. Throws like `check`.
+    Head& head();
 
     // One linear layer on rows (num_rows, in), to (num_rows, outputs in whole tiles): what tests
     // compare with references.
@@ -95,8 +86,6 @@ class Decoder {
     // Of them, what attention takes at most for threads to share a row's keys, whatever the rows and the context.
     std::size_t attention_nbytes(const Cache& cache);
     const Shape& shape() const { return shape_; }
-    // The weights of the head: the embedding's where there are no others.
-    const Linear& head_weights() const;
     int num_threads() const { return pool_.size(); }
     const Kernels& kernels() const { return kernels_; }
 
@@ -131,6 +120,7 @@ class Decoder {
     int channel_units(const Mlp& mlp) const;
     int num_pairs(int layer) const { return num_rows_ * experts_of(layer).num_active; }
 
+    void begin_pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs);
     void check_segments() const;
     void check_states() const;
     void check_state(const Segment& segment) const;
@@ -160,6 +150,10 @@ class Decoder {
     void plan_mixers();
     void plan_mixer_row(int segment, int known, int node);
     void plan_phases();
+    void add_phases(std::initializer_list<int> pieces);
+    void plan_layer(int layer);
+    void plan_end(int pieces);
+    void plan_streams();
     int num_active() const;
     void lay_out_experts(Scratch& scratch);
     void lay_out_latent(Scratch& scratch);
@@ -168,6 +162,7 @@ class Decoder {
     void lay_out(Scratch& scratch, int rows_above, std::size_t num_states);
 
     void run(Worker& worker);
+    void run_layer(Worker& worker, int layer);
     void begin_layer(int layer, int row);
     void begin_mlp(int layer, int row);
     void rows_began(int layer);
@@ -191,7 +186,12 @@ class Decoder {
     void put(const Linear& reader, const float* x, const Rows& rows, int row, int column,
              int count) const;
     void norm(int row, const Norm& norm, std::span<const Linear* const> readers);
-    void hand_normed(int row, std::span<const Linear* const> readers);
+    void hand_normed(int row, std::span<const Linear* const> readers) { hand(normed_, row, readers); }
+    void hand(const Rows& rows, int row, std::span<const Linear* const> readers) const;
+    // What q, k and v read.
+    const Rows& attention_input() const { return shape_.attention_width > 0 ? attention_input_ : normed_; }
+    void take_attention_input(int row);
+    void write_kv_phases(Worker& worker);
     void norm_head(const Norm& norm, int head, int dim, float* x) const;
     void add_sublayer(int row, int sublayer);
     void add_mlp(int row, const Layer& layer);
@@ -273,22 +273,22 @@ class Decoder {
             }
     }
 
+    void run_streams(Worker& worker);
     float* stream(int row, int index) const;
     int stream_pieces() const;
-    int laurel_pieces(bool is_left) const;
+    int laurel_pieces(int units) const { return std::min(4 * pool_.size(), units); }
     int stream_places() const { return padded_rows(num_rows_); }
     void project_streams(int piece);
     void begin_streams(int row);
     void route_streams(const Layer& layer, int row, float* routed);
     void mix_routed(const Norm& matrix, const float* routed, int count, float* out) const;
     void predict_streams(const Layer& layer, int row);
-    void correct_streams(const Layer& layer, int row);
-    void add_to_streams(const Layer& layer, int row);
-    void narrow_rows(const Layer& layer, int piece, int thread);
-    void widen_rows(const Layer& layer, int piece);
+    void run_laurel(Worker& worker, const Layer& layer);
     void add_laurel(const Layer& layer, int row);
-    void leave_streams(int row);
+    void correct_streams(const Layer& layer, int row);
+    void add_to_streams(int row, int sublayer);
     void end_streams(Worker& worker);
+    void unembed_streams(int piece);
     void join_streams(int row);
 
     void run_mlp(Worker& worker, int layer);
@@ -297,30 +297,14 @@ class Decoder {
     void find_cutoff(const Mlp& mlp, int row);
     void take_gates(const Mlp& mlp, int first, int count, int column, int channels, float* gate) const;
     void mlp_up(const Layer& layer, int piece, int thread);
-    void gate_up(const Mlp& mlp, const Linear& reader, int tile, int column, const Rows& in,
-                 int first, int stop, const Rows& out, int thread, const float* shares = nullptr);
+    void gate_up(const Mlp& mlp, const Part& part, int column, const Rows& in, int first, int stop, const Rows& out,
+                 int thread, const float* shares = nullptr);
     void choose_experts(int layer, int row);
     void weigh_experts(int layer, const float* scores, float largest, const int* chosen, float* weights);
     void place_pairs(int layer);
     void gather_pair(int layer, int pair);
     void experts_up(int layer, int piece, int thread);
     void experts_down(int layer, int piece, int thread);
-
-    // What `topk` needs of a pass of the head.
-    struct Wanted {
-        int k = 0;
-        bool log_sums = false;
-    };
-    // A pass of the head. The units are cut into pieces; piece(thread, units) computes one.
-    void run_head(const float* hidden, int num_rows, int num_units, const Wanted& wanted,
-                  const std::function<void(int, const Part&)>& piece);
-    void lay_out_head(Scratch& scratch, const Wanted& wanted);
-    void run_head_phases(Worker& worker);
-    void read_row(int row);
-    int num_blocks() const { return (head_weights().num_tiles() + kHeadTiles - 1) / kHeadTiles; }
-    float log_sum(int row) const;
-    template <class Take>
-    void head_tiles(int thread, const Part& tiles, const Take& take);
 
     const Shape shape_;
     Runtime& runtime_;
@@ -330,10 +314,10 @@ class Decoder {
     std::vector<Layer> layers_;
     Linear embed_, positions_, head_, per_layer_embed_, per_layer_proj_, altup_proj_, altup_unembed_;
     Norm final_norm_, per_layer_norm_;
+    Head reads_hidden_;  // with `head_`, or the embedding
     bool is_checked_ = false;
     std::size_t layers_nbytes_ = 0;
     Ranks* ranks_ = nullptr;  // null: the model is whole
-    const Decoder* rows_of_ = nullptr;  // whose first head rows these are
     std::vector<AttentionKind> kinds_;
     int most_dim_ = 0;  // widest head
     std::vector<float> zeros_, ones_;  // (E): a sink's value, and the weight of a norm without one
@@ -342,7 +326,7 @@ class Decoder {
     Cache* cache_ = nullptr;
     std::span<const Segment> segments_;
     std::span<const int> aux_layers_;
-    const float* inputs_ = nullptr;
+    Inputs inputs_;
     float *aux_ = nullptr, *hidden_ = nullptr;
     int num_rows_ = 0;
     std::vector<int> tokens_, row_segment_, cache_rows_;
@@ -362,18 +346,13 @@ class Decoder {
     std::vector<MixerUnit> mixer_units_;
     std::vector<ChunkBorder> borders_;
 
-    // The pass of the head.
-    const float* head_input_ = nullptr;
-    int head_units_ = 0;
-    const std::function<void(int, const Part&)>* head_piece_ = nullptr;
-
     // In the runtime's scratch memory.
     float *x_ = nullptr, *qkv_ = nullptr;
     float* added_ = nullptr;  // (R, D), by a sublayer, to be normed; null without such norms
     float* experts_added_ = nullptr;  // (R, D), by experts with norms
     float* experts_input_ = nullptr;  // (R, D), normed for them
     float* inputs_of_layers_ = nullptr;  // (R, layers, width)
-    Rows normed_, attended_, activated_, gated_inputs_;
+    Rows normed_, attention_input_, attended_, activated_, gated_inputs_;
     float *streams_ = nullptr, *laurel_ = nullptr;  // (R, streams, D), (R, D)
     Rows laurel_input_, stream_rows_;               // (R, rank), (streams - 1, R in whole groups)
     float *gates_ = nullptr, *cutoffs_ = nullptr;   // of sparse MLPs: (R, inner), (R)
@@ -390,9 +369,6 @@ class Decoder {
     float* scratch_ = nullptr;  // (threads, scratch_stride_)
     std::size_t scratch_stride_ = 0;
     Attended* states_ = nullptr;
-    Scored* largest_ = nullptr;  // (threads, rows, k)
-    float *block_largest_ = nullptr, *block_sum_ = nullptr;  // (rows, block_stride_): of kHeadTiles
-    int block_stride_ = 0;                                   // in whole tiles
 };
 
 }  // namespace forerun

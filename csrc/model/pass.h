@@ -24,6 +24,12 @@ struct Segment {
     std::vector<int> tokens, parents;  // parents empty: a chain
 };
 
+// What rows of a pass begin with (R, D), and what q, k and v of the first layer read (R, attention width), if that is
+// given.
+struct Inputs {
+    const float *states = nullptr, *attention = nullptr;
+};
+
 struct AttentionUnit {  // rows of one segment and query heads of one kv head that attend together
     int segment, query, num_queries, kv_head, head, num_heads, first_chunk, stop_chunk, first_task,
         stop_task;
@@ -36,6 +42,7 @@ struct AttentionTask {  // chunks of a unit that one thread works through
 // Layers that attend alike, and the plan of their attention in this pass.
 struct AttentionKind {
     int window = 0;
+    bool is_bidirectional = false;
     KvShape kv;
     std::vector<float> frequencies;
     float factor = 1.0f;

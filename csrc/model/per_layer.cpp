@@ -14,12 +14,11 @@ namespace forerun {
 void Decoder::run_inputs(Worker& worker) {
     worker.each([&](int row) {
         start(row, x_ + static_cast<std::size_t>(row) * shape_.hidden_size);
-        norm(row, {}, std::array<const Linear*, 2>{&per_layer_proj_, &altup_proj_});
+        norm(row, {}, std::array<const Linear*, 1>{&per_layer_proj_});
     });
     worker.each([&](int piece) {
-        const int tiles = per_layer_proj_.num_tiles(), pieces = std::min(4 * pool_.size(), tiles);
-        if (piece >= pieces) return project_streams(piece - pieces);
-        const Part part(tiles, piece, pieces);
+        const int tiles = per_layer_proj_.num_tiles();
+        const Part part(tiles, piece, std::min(4 * pool_.size(), tiles));
         kernels_.linear(per_layer_proj_, part.first, part.stop - part.first, normed_, 0, num_rows_,
                         {inputs_of_layers_ + part.first * kTile,
                          static_cast<std::size_t>(per_layer_proj_.num_out)});
@@ -39,15 +38,12 @@ void Decoder::mix_inputs(int row, int thread) {
     for (int first = 0; first < total; first += width)
         kernels_.norm(inputs + first, per_layer_norm_, width, inputs + first);
     for (int i = 0; i < total; ++i) inputs[i] = (inputs[i] + table[i] * grow) * half;
-    if (shape_.streams.exists()) begin_streams(row);
 }
 
 void Decoder::begin_inputs(int index, int row) {
     const Layer& layer = layers_[index];
     add_mlp(row, layer);
-    if (!shape_.streams.exists()) return norm(row, {}, std::array{&layer.inp_gate});
-    correct_streams(layer, row);
-    hand_normed(row, std::array<const Linear*, 1>{&layer.inp_gate});
+    shape_.streams.exists() ? correct_streams(layer, row) : norm(row, {}, std::array{&layer.inp_gate});
 }
 
 void Decoder::run_per_layer(Worker& worker, int index) {

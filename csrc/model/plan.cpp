@@ -41,7 +41,7 @@ void Decoder::check_segments() const {
         if (own > cache.max_len - s.base || !cache.has_rows(s.slot, s.base + own))
             throw std::out_of_range("the sequence does not fit the cache");
         check_state(s);
-        if (!inputs_ || shape_.per_layer_width > 0)
+        if (!inputs_.states || shape_.per_layer_width > 0)
             for (int token : s.tokens) check_id(token);
         if (!s.parents.empty() && static_cast<int>(s.parents.size()) != count)
             throw std::invalid_argument("a parent is needed for every token");
@@ -130,7 +130,9 @@ void Decoder::plan_attention(AttentionKind& kind) {
     kind.rope = {kind.cos.data(), kind.sin.data(), static_cast<int>(kind.frequencies.size())};
     kind.queries = queries_;
     for (Query& query : kind.queries) {
-        if (kind.window > 0) query.first = std::max(0, query.position - kind.window + 1);
+        const int seen_from = shape_.fills_blocks ? query.base : query.position + 1;
+        if (kind.window > 0) query.first = std::max(0, seen_from - kind.window);
+        if (kind.is_bidirectional) query.position = query.base + segments_[row_segment_[query.row]].stop - 1;
         if (!shape_.borrows_kv) continue;
         query.position = query.base - 1;
         query.first = std::min(query.first, query.position);  // a row sees one key at least
@@ -201,18 +203,23 @@ void Decoder::lay_out(Scratch& scratch, int rows_above, std::size_t num_states) 
     coded_ = {scratch.take<std::int8_t>(coded * dim), scratch.take<float>(coded),
               scratch.take<std::int32_t>(coded * key_groups(static_cast<int>(dim)))};
     int normed = 0, attended = 0, activated = 0;  // widest
-    std::size_t projected = 0;
+    std::size_t projected = 0, gated = 0;
     for (int i = 0; i < s.num_layers; ++i) {
         const Layer& layer = layers_[i];
         projected = std::max(projected, mixer_of(i).exists() ? mixer_stride(i) : qkv_stride(i));
-        normed = std::max({normed, layer.q.num_in, layer.in_proj.num_in, layer.mlp.up.num_in});
+        if (s.attention_width == 0) normed = std::max(normed, layer.q.num_in);
+        normed = std::max({normed, layer.in_proj.num_in, layer.mlp.up.num_in});
         attended = std::max(attended, layer.o.num_in);
         activated = std::max(activated, layer.mlp.down.num_in);
+        if (layer.mlp.has_sparse_activation) gated = std::max<std::size_t>(gated, layer.mlp.inner);
     }
     normed_ = scratch.take_rows(num_rows_, s.hidden_size, normed);
+    attention_input_ = scratch.take_rows(s.attention_width > 0 ? num_rows_ : 0, s.attention_width);
     qkv_ = scratch.take<float>(rows * projected);
     attended_ = scratch.take_rows(num_rows_, attended);
     activated_ = scratch.take_rows(num_rows_, activated);
+    gates_ = scratch.take<float>(rows * gated);
+    cutoffs_ = scratch.take<float>(gated > 0 ? rows : 0);
     inputs_of_layers_ = scratch.take<float>(rows * s.num_layers * s.per_layer_width);
     gated_inputs_ = scratch.take_rows(s.per_layer_width > 0 ? num_rows_ : 0, s.per_layer_width);
     lay_out_experts(scratch);
@@ -268,9 +275,8 @@ std::size_t Decoder::scratch_nbytes(Cache& cache, int num_rows, int num_nodes, i
         const auto [rows, states] = most_split(cache, kind);
         count(rows, [&, states = states](Scratch& scratch) { lay_out(scratch, num_nodes, states); });
     }
-    count(head_rows, [&](Scratch& scratch) { lay_out_head(scratch, {1, true}); });
     cache_ = nullptr;
-    return most;
+    return std::max(most, Runtime::with_slack(reads_hidden_.scratch_nbytes(head_rows)));
 }
 
 // Room for the rows of the widest recurrent layers; returns the numbers of scratch that a thread needs.
@@ -324,21 +330,42 @@ void Decoder::lay_out_experts(Scratch& scratch) {
 void Decoder::forward(Cache& cache, std::span<const Segment> segments, const float* inputs,
                       float* hidden, std::span<const int> aux_layers, float* aux) {
     const Runtime::PassLock lock(runtime_);
-    if (!is_checked_) check();
+    pass(cache, segments, {inputs}, hidden, aux_layers, aux);
+}
+
+void Decoder::pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs, float* hidden,
+                   std::span<const int> aux_layers, float* aux) {
     for (int least = 0; int layer : aux_layers) {
         if (layer < least || layer >= shape_.num_layers)
             throw std::invalid_argument("aux_layers must be layers in ascending order");
         least = layer + 1;
     }
-    cache_ = &cache;
-    segments_ = segments;
-    inputs_ = inputs;
     hidden_ = hidden;
     aux_layers_ = aux_layers;
     aux_ = aux;
+    begin_pass(cache, segments, inputs);
+    if (num_rows_ == 0) return;
+    plan_phases();
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
+              phases_, num_active());
+}
+
+void Decoder::write_kv(Cache& cache, std::span<const Segment> segments, const float* rows) {
+    begin_pass(cache, segments, {rows, rows});
+    phases_.assign(1, num_rows_);
+    for (const LayerShape& layer : shape_.layers) phases_.push_back(layer.num_projected());
+    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->write_kv_phases(worker); }, this,
+              phases_, num_active());
+}
+
+// Checks, plans and lays out the rows of a pass.
+void Decoder::begin_pass(Cache& cache, std::span<const Segment> segments, const Inputs& inputs) {
+    if (!is_checked_) check();
+    cache_ = &cache;
+    segments_ = segments;
+    inputs_ = inputs;
     check_segments();
     plan();
-    if (num_rows_ == 0) return;
     if (ranks_ && static_cast<std::size_t>(num_rows_) * shape_.hidden_size > ranks_->num_floats())
         throw std::invalid_argument("more rows than ranks can exchange");
     int rows_above = 0;
@@ -347,10 +374,7 @@ void Decoder::forward(Cache& cache, std::span<const Segment> segments, const flo
     std::size_t states = 0;
     for (const AttentionKind& kind : kinds_)
         if (kind.is_split) states = std::max(states, kind.tasks.size() * kind.unit_pairs);
-    runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
-    plan_phases();
-    pool_.run([](void* self, Worker& worker) { static_cast<Decoder*>(self)->run(worker); }, this,
-              phases_, num_active());
+    if (num_rows_ > 0) runtime_.lay_out([&](Scratch& scratch) { lay_out(scratch, rows_above, states); });
 }
 
 // Threads that get enough to read in each phase to be worth waiting for, and no fewer than share one line.
@@ -373,55 +397,62 @@ std::vector<int> Decoder::phases(Cache& cache, std::span<const Segment> segments
 // Pieces of every phase, in the order of `run`. Which phases there are depends on the weights
 // alone: a late thread counts on it.
 void Decoder::plan_phases() {
-    const int rows = num_rows_, most = 4 * pool_.size();
-    const auto add = [&](std::initializer_list<int> pieces) {
-        phases_.insert(phases_.end(), pieces);
-    };
-    const auto end_sublayer = [&](int pieces) {
-        phases_.push_back(pieces);
-        if (ranks_) phases_.push_back(1);
-        phases_.push_back(row_pieces(rows));
-    };
+    const int rows = num_rows_;
     phases_.clear();
-    if (shape_.per_layer_width > 0) add({rows, std::min(most, per_layer_proj_.num_tiles()) + stream_pieces(), rows});
-    if (ranks_) add({ranks_->rank() == 0 ? rows : 0, 1});
-    add({rows});
-    for (int i = 0; i < shape_.num_layers; ++i) {
-        const LayerShape& layer = layer_shape(i);
-        if (mixer_of(i).exists()) {
-            for (int count : mixer_pieces(i)) add({count});
-        } else if (shape_.latent.exists()) {
-            for (int count : latent_pieces(i)) add({count});
-        } else if (layer.has_mixer) {
-            add({projected_pieces(i) + laurel_pieces(true)});
-            if (attends_by_row()) add({row_pieces(rows)});
-            add({static_cast<int>(kinds_[layers_[i].kind].tasks.size())});
-            if (quantizes_after_attention(i)) add({row_pieces(rows)});
-        }
-        if (layer.has_mixer) end_sublayer(std::min(most, shape_.hidden_size / kTile) + laurel_pieces(false));
-        const bool has_experts = experts_of(i).num > 0;
-        if (layer.has_mlp) {
-            const int down = std::min(most, shape_.hidden_size / kTile);
-            const int units = std::min(2 * most, channel_units(layers_[i].mlp));
-            if (layer.has_sparse_activation) add({units, row_pieces(rows)});
-            add({units});
-            if (layers_[i].mlp.down.needs_whole_rows()) add({row_pieces(rows)});
-            has_experts ? phases_.push_back(down) : end_sublayer(down);
-        }
-        if (has_experts) {
-            add({num_pairs(i), 2 * most});
-            end_sublayer(std::min(most, shape_.hidden_size / kTile));
-        }
-        if (shape_.per_layer_width > 0) {
-            add({std::min(most, shape_.per_layer_width / kGroup)});
-            end_sublayer(std::min(most, shape_.hidden_size / kTile));
-        }
+    if (shape_.per_layer_width > 0) add_phases({rows, std::min(4 * pool_.size(), per_layer_proj_.num_tiles()), rows});
+    if (ranks_) add_phases({ranks_->rank() == 0 ? rows : 0, 1});
+    if (shape_.streams.exists()) {
+        plan_streams();
+    } else {
+        add_phases({rows});
+        for (int i = 0; i < shape_.num_layers; ++i) plan_layer(i);
     }
-    if (shape_.streams.exists()) add({stream_pieces(), row_pieces(rows)});
     // A phase leaves its counters at 0, but for one that a fork left behind.
     if (const std::int64_t now = platform::process(); std::exchange(process_, now) != now)
         for (std::vector<Counter>* counters : {&heads_, &units_})
             for (Counter& counter : *counters) counter.num_done = 0;
+}
+
+void Decoder::add_phases(std::initializer_list<int> pieces) { phases_.insert(phases_.end(), pieces); }
+
+void Decoder::plan_end(int pieces) {
+    phases_.push_back(pieces);
+    if (ranks_) phases_.push_back(1);
+    phases_.push_back(row_pieces(num_rows_));
+}
+
+// In the order of `run_layer`.
+void Decoder::plan_layer(int index) {
+    const int rows = row_pieces(num_rows_), most = 4 * pool_.size(), added = std::min(most, shape_.hidden_size / kTile);
+    const LayerShape& layer = layer_shape(index);
+    const Layer& weights = layers_[index];
+    if (mixer_of(index).exists()) {
+        for (int count : mixer_pieces(index)) add_phases({count});
+    } else if (shape_.latent.exists()) {
+        for (int count : latent_pieces(index)) add_phases({count});
+    } else if (layer.has_mixer) {
+        add_phases({projected_pieces(index)});
+        if (attends_by_row()) add_phases({rows});
+        add_phases({static_cast<int>(kinds_[weights.kind].tasks.size())});
+        if (quantizes_after_attention(index)) add_phases({rows});
+    }
+    if (layer.has_mixer) plan_end(added);
+    const bool has_experts = experts_of(index).num > 0;
+    if (layer.has_mlp) {
+        const int units = std::min(2 * most, channel_units(weights.mlp));
+        if (layer.has_sparse_activation) add_phases({units, rows});
+        add_phases({units});
+        if (weights.mlp.down.needs_whole_rows()) add_phases({rows});
+        has_experts ? phases_.push_back(added) : plan_end(added);
+    }
+    if (has_experts) {
+        add_phases({num_pairs(index), 2 * most});
+        plan_end(added);
+    }
+    if (shape_.per_layer_width > 0) {
+        add_phases({std::min(most, shape_.per_layer_width / kGroup)});
+        plan_end(added);
+    }
 }
 
 }  // namespace forerun

@@ -33,6 +33,7 @@ struct LayerShape {
     bool has_values = true;  // else they are the keys before norm and rotation
     MixerShape mixer = {};   // in attention's place, if it exists
     bool has_mixer = true;   // attention or what is in its place
+    bool is_bidirectional = false;  // a row sees the later ones of its segment too
     // An MLP's gates below a row's mean and so many standard deviations are cut off.
     bool has_sparse_activation = false;
     float sparsity_cutoff = 0.0f;
@@ -84,6 +85,8 @@ struct Shape {
     // Layers read another model's cache, whose layers `shares_kv_of` names: a row sees what is committed
     // there, and not itself.
     bool borrows_kv = false;
+    int attention_width = 0;    // of the rows that q, k and v read, which are given; 0: they read the normed states
+    bool fills_blocks = false;  // windows count the rows before a segment
     std::vector<LayerShape> layers = {};
 };
 

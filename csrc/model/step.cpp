@@ -18,36 +18,37 @@ void Decoder::run(Worker& worker) {
         });
         worker.each([&](int) { all_reduce(); });
     }
+    if (shape_.streams.exists()) return run_streams(worker);
     worker.each([&](int row) { begin_layer(0, row); }, [&] { rows_began(0); });
-    for (int i = 0; i < shape_.num_layers; ++i) {
-        if (mixer_of(i).exists())
-            run_mixer(worker, i);
-        else if (layer_shape(i).has_mixer)
-            shape_.latent.exists() ? run_latent(worker, i) : run_attention(worker, i);
-        if (layer_shape(i).has_feed_forward()) run_mlp(worker, i);
-        if (shape_.per_layer_width > 0) run_per_layer(worker, i);
-    }
-    if (shape_.streams.exists()) end_streams(worker);
+    for (int i = 0; i < shape_.num_layers; ++i) run_layer(worker, i);
+}
+
+void Decoder::run_layer(Worker& worker, int index) {
+    if (mixer_of(index).exists())
+        run_mixer(worker, index);
+    else if (layer_shape(index).has_mixer)
+        shape_.latent.exists() ? run_latent(worker, index) : run_attention(worker, index);
+    if (layer_shape(index).has_feed_forward()) run_mlp(worker, index);
+    if (shape_.per_layer_width > 0) run_per_layer(worker, index);
 }
 
 // What the first phase of a layer reads of a row; behind the last one, what the pass gives.
 void Decoder::begin_layer(int index, int row) {
     enter(row, 2 * index);
     if (index == shape_.num_layers) {
-        if (shape_.streams.exists()) return leave_streams(row);
         const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
         return kernels_.norm(x_ + first, final_norm_, shape_.hidden_size, hidden_ + first);
     }
     if (!layer_shape(index).has_mixer) return begin_mlp(index, row);
     const Layer& layer = layers_[index];
-    if (shape_.streams.exists()) predict_streams(layer, row);
     if (mixer_of(index).exists())
         norm(row, layer.attn_norm, std::array{&layer.in_proj, &layer.z, &layer.beta, &layer.dt});
     else if (shape_.latent.exists())
         norm(row, layer.attn_norm, std::array{&layer.q_a, &layer.q, &layer.q_rope, &layer.kv_a, &layer.k_rope});
+    else if (inputs_.attention && index == 0)
+        take_attention_input(row);
     else
-        norm(row, layer.attn_norm,
-             std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left});
+        norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate});
 }
 
 // After `begin_layer` of all rows: what a layer that is experts alone needs of them.
@@ -57,10 +58,7 @@ void Decoder::rows_began(int index) {
 }
 
 void Decoder::run_attention(Worker& worker, int index) {
-    const int pieces = projected_pieces(index);
-    const auto piece = [&](int piece) {
-        piece < pieces ? project(index, piece) : narrow_rows(layers_[index], piece - pieces, worker.thread);
-    };
+    const auto piece = [&](int piece) { project(index, piece); };
     if (attends_by_row())
         worker.each_and_rows(piece, num_rows_, [&](int row) { norm_heads(index, row); });
     else
@@ -75,10 +73,7 @@ void Decoder::end_attention(Worker& worker, int index) {
     const bool has_feed_forward = layer_shape(index).has_feed_forward();
     end_sublayer(
         worker,
-        [&](int piece) {
-            const int pieces = std::min(4 * pool_.size(), layer.o.num_tiles());
-            piece < pieces ? add_linear(layer.o, attended_.of(layer.o), piece) : widen_rows(layer, piece - pieces);
-        },
+        [&](int piece) { add_linear(layer.o, attended_.of(layer.o), piece); },
         [&](int row) { has_feed_forward ? begin_mlp(index, row) : begin_layer(index + 1, row); },
         [&] {
             if (!has_feed_forward) rows_began(index + 1);
@@ -122,15 +117,9 @@ void Decoder::add_parts(int row) {
 void Decoder::add_sublayer(int row, int sublayer) {
     const std::size_t width = shape_.hidden_size, first = row * width;
     const Layer& layer = layers_[sublayer / 2];
-    if (sublayer % 2 == 0) {
-        if (shape_.streams.exists()) add_laurel(layer, row);
-        add_normed(row, layer.attn_out_norm, added_ + first);
-        if (shape_.streams.exists()) kernels_.scale(x_ + first, shape_.hidden_size, std::sqrt(0.5f));
-        return;
-    }
-    if (shape_.streams.exists())
-        add_to_streams(layer, row);
-    else if (shape_.per_layer_width > 0)
+    if (shape_.streams.exists()) return add_to_streams(row, sublayer);
+    if (sublayer % 2 == 0) return add_normed(row, layer.attn_out_norm, added_ + first);
+    if (shape_.per_layer_width > 0)
         add_normed(row, layer.inp_norm, added_ + first);
     else
         add_mlp(row, layer);
@@ -171,8 +160,8 @@ void Decoder::embed(std::span<const std::int64_t> ids, float* rows) {
 
 void Decoder::start(int row, float* x) {
     const std::size_t width = shape_.hidden_size;
-    if (inputs_)
-        std::copy_n(inputs_ + row * width, width, x);
+    if (inputs_.states)
+        std::copy_n(inputs_.states + row * width, width, x);
     else
         embed_row(tokens_[row], x);
     if (shape_.position_offset < 0) return;
@@ -206,13 +195,26 @@ void Decoder::norm(int row, const Norm& norm, std::span<const Linear* const> rea
     hand_normed(row, readers);
 }
 
-// A row that is normed, as those that read it need it.
-void Decoder::hand_normed(int row, std::span<const Linear* const> readers) {
-    const std::size_t first = static_cast<std::size_t>(row) * shape_.hidden_size;
+// A row whose floats are complete, as those that read it need it.
+void Decoder::hand(const Rows& rows, int row, std::span<const Linear* const> readers) const {
     const auto reader = std::ranges::find_if(
         readers, [](const Linear* linear) { return linear->format && !linear->is_float(); });
     if (reader != readers.end())
-        quantize(**reader, normed_.x + first, normed_, row, 0, shape_.hidden_size);
+        quantize(**reader, rows.x + static_cast<std::size_t>(row) * rows.width, rows, row, 0, rows.width);
+}
+
+void Decoder::take_attention_input(int row) {
+    const Layer& layer = layers_[0];
+    const Rows& rows = attention_input();
+    const std::size_t width = rows.width, first = row * width;
+    std::copy_n(inputs_.attention + first, width, rows.x + first);
+    hand(rows, row, std::array{&layer.q, &layer.k, &layer.v});
+}
+
+void Decoder::write_kv_phases(Worker& worker) {
+    worker.each([&](int row) { take_attention_input(row); });
+    for (int i = 0; i < shape_.num_layers; ++i)
+        worker.each([&](int head) { project_head(i, shape_.num_heads + head, {0, head_dim(i) / kTile}); });
 }
 
 int Decoder::kv_layer(int layer) const {
@@ -260,12 +262,12 @@ void Decoder::project_head(int index, int head, const Part& part) {
               tiles = dim / kTile, gate = head - heads - layer_shape(index).num_projected(),
               count = part.stop - part.first, column = part.first * kTile;
     if (gate >= 0)
-        return kernels_.linear(layer.attn_gate, gate * tiles + part.first, count, normed_, 0, num_rows_,
+        return kernels_.linear(layer.attn_gate, gate * tiles + part.first, count, attention_input(), 0, num_rows_,
                                {qkv_ + gate_column(index) + gate * dim + column, qkv_stride(index)});
     const bool is_query = head < heads, is_value = head >= heads + kv;
     const Linear& linear = is_query ? layer.q : is_value ? layer.v : layer.k;
     const int local = is_query ? head : (head - heads) % kv;
-    kernels_.linear(linear, local * tiles + part.first, count, normed_, 0, num_rows_,
+    kernels_.linear(linear, local * tiles + part.first, count, attention_input(), 0, num_rows_,
                     {qkv_ + head * dim + column, qkv_stride(index)});
     if (count < tiles && !completes(heads_[head].num_done, count, tiles)) return;
     if (attends_by_row() && !is_value) return;  // first all of them are normed together

@@ -1,7 +1,10 @@
 // Several streams of states of each row, AltUp (arXiv 2301.13310), of which layers compute the first, x_; and LAuReL
 // (arXiv 2411.07501), a product of two narrow matrices beside attention. Gemma 3n has both. Before a layer all streams
-// are predicted, behind it corrected, in the phases of each row; the others begin and end as projections. Slot 0 of a
+// are predicted, behind it corrected; the others begin and end as projections. Slot 0 of a
 // row of `streams_` holds the first stream as it was predicted.
+//
+// `run_streams` stands in place of `run`'s layers, `add_to_streams` in that of `add_sublayer`, `correct_streams` before
+// the layer's embeddings.
 
 #include <algorithm>
 #include <array>
@@ -35,7 +38,7 @@ void Decoder::check_streams() const {
     if (streams.num > kMostStreams || streams.laurel_rank % kGroup)
         throw std::invalid_argument("there may be 8 streams, and LAuReL needs a rank of a multiple of 32");
     if (shape_.per_layer_width == 0 || !shape_.norms_before || !shape_.norms_after || shape_.latent.exists() ||
-        shape_.is_parallel || !is_plain)
+        shape_.is_parallel || shape_.has_layer_scales || !is_plain)
         throw std::invalid_argument("streams in other layers than Gemma 3n's are unknown");
 }
 
@@ -64,26 +67,35 @@ void Decoder::lay_out_streams(Scratch& scratch) {
     laurel_ = scratch.take<float>(rows * width);
     laurel_input_ = scratch.take_rows(static_cast<int>(rows), s.laurel_rank);
     stream_rows_ = scratch.take_rows(s.exists() ? (s.num - 1) * stream_places() : 0, shape_.hidden_size);
-    std::size_t inner = 0;
-    for (const Layer& layer : layers_)
-        if (layer.mlp.has_sparse_activation) inner = std::max<std::size_t>(inner, layer.mlp.inner);
-    gates_ = scratch.take<float>(num_rows_ * inner);
-    cutoffs_ = scratch.take<float>(inner > 0 ? num_rows_ : 0);
 }
 
 float* Decoder::stream(int row, int index) const {
     return streams_ + (static_cast<std::size_t>(row) * shape_.streams.num + index) * shape_.hidden_size;
 }
 
-// The pieces that streams add to a phase: of their first or last projections, and of LAuReL's matrices.
-int Decoder::stream_pieces() const {
-    return shape_.streams.exists() ? std::min(4 * pool_.size(), altup_proj_.num_tiles()) : 0;
+int Decoder::stream_pieces() const { return std::min(4 * pool_.size(), altup_proj_.num_tiles()); }
+
+// All layers, between a prediction and a correction each, with LAuReL beside their attention.
+void Decoder::run_streams(Worker& worker) {
+    worker.each([&](int row) { norm(row, {}, std::array<const Linear*, 1>{&altup_proj_}); });
+    worker.each_and_rows([&](int piece) { project_streams(piece); }, num_rows_, [&](int row) { begin_streams(row); });
+    for (int i = 0; i < shape_.num_layers; ++i) {
+        worker.each([&](int row) { predict_streams(layers_[i], row); });
+        run_laurel(worker, layers_[i]);
+        run_layer(worker, i);
+    }
+    end_streams(worker);
 }
 
-int Decoder::laurel_pieces(bool is_left) const {
-    if (!shape_.streams.exists()) return 0;
-    const int units = is_left ? shape_.streams.laurel_rank / kGroup : shape_.hidden_size / kTile;
-    return std::min(4 * pool_.size(), units);
+// Pieces of the phases of `run_streams`.
+void Decoder::plan_streams() {
+    const int rows = row_pieces(num_rows_), rank_units = shape_.streams.laurel_rank / kGroup;
+    add_phases({num_rows_, stream_pieces(), rows});
+    for (int i = 0; i < shape_.num_layers; ++i) {
+        add_phases({num_rows_, laurel_pieces(rank_units), laurel_pieces(shape_.hidden_size / kTile), rows});
+        plan_layer(i);
+    }
+    add_phases({num_rows_, stream_pieces(), rows});
 }
 
 // The other streams of all rows, from their embeddings.
@@ -118,7 +130,7 @@ void Decoder::mix_routed(const Norm& matrix, const float* routed, int count, flo
     }
 }
 
-// All streams of a row, each with a mixture of all added.
+// All streams of a row, each with a mixture of all added; then what attention and LAuReL read.
 void Decoder::predict_streams(const Layer& layer, int row) {
     const int num = shape_.streams.num, width = shape_.hidden_size;
     float routed[kMostStreams], shares[kMostStreams * kMostStreams];
@@ -137,9 +149,11 @@ void Decoder::predict_streams(const Layer& layer, int row) {
         }
     }
     std::copy_n(streams, width, x);
+    norm(row, layer.attn_norm, std::array{&layer.q, &layer.k, &layer.v, &layer.attn_gate, &layer.laurel_left});
 }
 
-// All streams of a row, each with its share of what the layer has changed in the first.
+// All streams of a row, each with its share of what the layer has changed in the first; then what the gate of its
+// embeddings reads.
 void Decoder::correct_streams(const Layer& layer, int row) {
     const int num = shape_.streams.num, width = shape_.hidden_size;
     float routed[kMostStreams], shares[kMostStreams];
@@ -155,12 +169,19 @@ void Decoder::correct_streams(const Layer& layer, int row) {
     for (int i = 0; i < width; ++i) x[i] = predicted[i] + x[i] * (shares[0] + 1.0f);
     float* read = normed_.x + static_cast<std::size_t>(row) * width;
     for (int i = 0; i < width; ++i) read[i] = x[i] * layer.altup_scale.weight[i];
+    hand_normed(row, std::array<const Linear*, 1>{&layer.inp_gate});
 }
 
-// What the layer's embeddings give, normed, is added to all streams but the first.
-void Decoder::add_to_streams(const Layer& layer, int row) {
+// What attention gave, normed, is added to the first stream; what the layer's embeddings gave to all others.
+void Decoder::add_to_streams(int row, int sublayer) {
+    const Layer& layer = layers_[sublayer / 2];
     const int width = shape_.hidden_size;
-    float* added = added_ + static_cast<std::size_t>(row) * width;
+    const std::size_t first = static_cast<std::size_t>(row) * width;
+    float* added = added_ + first;
+    if (sublayer % 2 == 0) {
+        add_normed(row, layer.attn_out_norm, added);
+        return kernels_.scale(x_ + first, width, std::sqrt(0.5f));
+    }
     kernels_.norm(added, layer.inp_norm, width, added);
     for (int to = 1; to < shape_.streams.num; ++to) {
         float* out = stream(row, to);
@@ -168,19 +189,22 @@ void Decoder::add_to_streams(const Layer& layer, int row) {
     }
 }
 
-// Groups of numbers of what LAuReL's second matrix reads.
-void Decoder::narrow_rows(const Layer& layer, int piece, int thread) {
-    const Part units(shape_.streams.laurel_rank / kGroup, piece, laurel_pieces(true));
-    put_groups(layer.laurel_left, layer.laurel_right, laurel_input_, units, thread, [](int, int, float*) {});
+void Decoder::run_laurel(Worker& worker, const Layer& layer) {
+    worker.each([&](int piece) {
+        const int units = shape_.streams.laurel_rank / kGroup;
+        put_groups(layer.laurel_left, layer.laurel_right, laurel_input_, {units, piece, laurel_pieces(units)},
+                   worker.thread, [](int, int, float*) {});
+    });
+    const auto widen = [&](int piece) {
+        const int tiles = layer.laurel_right.num_tiles();
+        const Part part(tiles, piece, laurel_pieces(tiles));
+        kernels_.linear(layer.laurel_right, part.first, part.stop - part.first, laurel_input_.of(layer.laurel_right),
+                        0, num_rows_, {laurel_ + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size)});
+    };
+    worker.each_and_rows(widen, num_rows_, [&](int row) { add_laurel(layer, row); });
 }
 
-void Decoder::widen_rows(const Layer& layer, int piece) {
-    const Part part(layer.laurel_right.num_tiles(), piece, laurel_pieces(false));
-    kernels_.linear(layer.laurel_right, part.first, part.stop - part.first, laurel_input_.of(layer.laurel_right), 0,
-                    num_rows_, {laurel_ + part.first * kTile, static_cast<std::size_t>(shape_.hidden_size)});
-}
-
-// What attention has read is added, with what LAuReL made of it.
+// What attention reads is added, with what LAuReL made of it.
 void Decoder::add_laurel(const Layer& layer, int row) {
     const int width = shape_.hidden_size;
     const std::size_t first = static_cast<std::size_t>(row) * width;
@@ -189,28 +213,27 @@ void Decoder::add_laurel(const Layer& layer, int row) {
     for (int i = 0; i < width; ++i) x[i] += normed_.x[first + i] + made[i];
 }
 
-// Behind the last layer: what the last projections read.
-void Decoder::leave_streams(int row) {
-    const Rows rows = stream_rows_.of(altup_unembed_);
-    for (int i = 1; i < shape_.streams.num; ++i)
-        put(altup_unembed_, stream(row, i), rows, (i - 1) * stream_places() + row, 0, shape_.hidden_size);
+// Behind the last layer: the other streams are projected, and all are joined.
+void Decoder::end_streams(Worker& worker) {
+    worker.each([&](int row) {
+        const Rows rows = stream_rows_.of(altup_unembed_);
+        for (int i = 1; i < shape_.streams.num; ++i)
+            put(altup_unembed_, stream(row, i), rows, (i - 1) * stream_places() + row, 0, shape_.hidden_size);
+    });
+    worker.each_and_rows([&](int piece) { unembed_streams(piece); }, num_rows_, [&](int row) { join_streams(row); });
 }
 
-void Decoder::end_streams(Worker& worker) {
-    worker.each_and_rows(
-        [&](int piece) {
-            const int tiles = shape_.hidden_size / kTile;
-            const Part part(altup_unembed_.num_tiles(), piece, stream_pieces());
-            for (int tile = part.first, stop; tile < part.stop; tile = stop) {
-                const int from = tile / tiles;
-                stop = std::min(part.stop, (from + 1) * tiles);
-                kernels_.linear(altup_unembed_, tile, stop - tile, stream_rows_.of(altup_unembed_),
-                                from * stream_places(), num_rows_,
-                                {stream(0, from + 1) + (tile - from * tiles) * kTile,
-                                 static_cast<std::size_t>(shape_.streams.num) * shape_.hidden_size});
-            }
-        },
-        num_rows_, [&](int row) { join_streams(row); });
+void Decoder::unembed_streams(int piece) {
+    const int tiles = shape_.hidden_size / kTile;
+    const Part part(altup_unembed_.num_tiles(), piece, stream_pieces());
+    for (int tile = part.first, stop; tile < part.stop; tile = stop) {
+        const int from = tile / tiles;
+        stop = std::min(part.stop, (from + 1) * tiles);
+        kernels_.linear(altup_unembed_, tile, stop - tile, stream_rows_.of(altup_unembed_), from * stream_places(),
+                        num_rows_,
+                        {stream(0, from + 1) + (tile - from * tiles) * kTile,
+                         static_cast<std::size_t>(shape_.streams.num) * shape_.hidden_size});
+    }
 }
 
 // The mean of all streams of a row, as large as the first.

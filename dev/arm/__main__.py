@@ -1,16 +1,17 @@
-"""`python -m dev.arm SYSROOT [tests] [answer] [counts]`: build the kernels for AArch64 and show them under emulation.
+"""`python -m dev.arm SYSROOT [tests] [receipt] [counts]`: build the kernels for AArch64 and show them under emulation.
 
 Three CPU models: without dotprod, with it, with i8mm. `tests` runs the native suite, what depends on the instruction
-set on all of them and the rest on the one that has all kernels; `answer` compares a real answer with this processor's,
-`counts` prints instructions per multiplication. `make arm ARM=SYSROOT` does the first two.
+set on all of them and the rest on the one that has all kernels. `receipt` holds the default model's answers to those of
+an x86-64 processor (`benchmarks/receipt`). `counts` prints instructions per multiplication. `make arm ARM=SYSROOT` does
+the first two.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -19,6 +20,11 @@ from dev.arm import emulation, table
 from forerun.core.config import DEFAULT_MODEL
 from forerun.hub import names
 
+RECEIPT = emulation.REPOSITORY / "benchmarks" / "receipt"
+ASKED = (
+    *("--prompts", RECEIPT / "prompts.txt", "-n", "20", "-t", "2"),
+    *("--against", RECEIPT / "smollm2.json"),
+)
 KERNELS = (
     "tests/native/test_isa_check.py",
     "tests/native/test_row_law.py",
@@ -59,19 +65,19 @@ def run_tests(
     return done.returncode == 0, "" if shown else done.stdout.strip() + done.stderr
 
 
-def answer(sysroot: Path, cpu: str, file: Path) -> dict[str, object]:
-    """Answer on a CPU model. Raises RuntimeError with what was written if it fails."""
-    done = emulation.run(sysroot, cpu, ["-m", "dev.arm.answer", file])
-    if done.returncode != 0:
-        raise RuntimeError(done.stderr)
-    return dict(json.loads(done.stdout.splitlines()[-1]))
+def hold_receipt(sysroot: Path, cpu: str) -> tuple[str, list[object]]:
+    """Return the instruction set that a CPU model chose, and where its answers differ from the receipt's.
 
-
-def answer_here(file: Path) -> dict[str, object]:
-    """Answer on this processor."""
-    words = [sys.executable, "-m", "dev.arm.answer", str(file)]
-    done = subprocess.run(words, check=True, stdout=subprocess.PIPE, text=True)
-    return dict(json.loads(done.stdout))
+    Raises RuntimeError with what was written if it fails.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        own = Path(folder) / "receipt.json"
+        words: list[str | Path] = ["-m", "forerun", "verify", *ASKED, "--receipt", own, "--json"]
+        done = emulation.run(sysroot, cpu, words)
+        if done.returncode not in (0, 1):
+            raise RuntimeError(done.stderr)
+        made_on = json.loads(own.read_text())["made_on"]
+    return made_on["isa"], json.loads(done.stdout.splitlines()[-1])["against"]
 
 
 def _show_tests(sysroot: Path, cpu: str) -> bool:
@@ -84,33 +90,29 @@ def _show_tests(sysroot: Path, cpu: str) -> bool:
     return passed
 
 
-def _show_answer(sysroot: Path, cpu: str, file: Path, ours: dict[str, object]) -> bool:
-    theirs = answer(sysroot, cpu, file)
-    same = theirs["ids"] == ours["ids"]
-    bits = "equal bits" if theirs["logits"] == ours["logits"] else "other bits"
-    verdict = "equal ids" if same else f"ids differ: {theirs['ids']} for {ours['ids']}"
-    print(f"{cpu}: {theirs['isa']} against {ours['isa']}: {verdict}, logits of {bits}", flush=True)
-    return same and theirs["isa"] == emulation.CPUS[cpu]
+def _show_receipt(sysroot: Path, cpu: str) -> bool:
+    isa, different = hold_receipt(sysroot, cpu)
+    print(f"{cpu}: {isa} against the receipt: {different or 'identical'}", flush=True)
+    return not different and isa == emulation.CPUS[cpu]
 
 
 def main() -> int:
     """Build, run what was asked for, and return the exit status."""
     parser = argparse.ArgumentParser(prog="python -m dev.arm", description=__doc__)
     parser.add_argument("sysroot", type=Path, help="the folder that dev/arm/sysroot.sh makes")
-    parser.add_argument("what", nargs="*", choices=["tests", "answer", "counts", []])
+    parser.add_argument("what", nargs="*", choices=["tests", "receipt", "counts", []])
     parser.add_argument("--cpu", choices=sorted(emulation.CPUS), action="append")
     given = parser.parse_args()
     if (reason := emulation.missing(given.sysroot)) is not None:
         parser.error(reason)
-    cpus, what = given.cpu or list(emulation.CPUS), given.what or ["tests", "answer"]
+    cpus, what = given.cpu or list(emulation.CPUS), given.what or ["tests", "receipt"]
     sysroot = given.sysroot.resolve()
     emulation.build(sysroot)
     good = True
-    if "answer" in what:
-        file = names.pull(DEFAULT_MODEL)
-        ours = answer_here(file)
+    if "receipt" in what:
+        names.pull(DEFAULT_MODEL)
         for cpu in cpus:
-            good &= _show_answer(sysroot, cpu, file, ours)
+            good &= _show_receipt(sysroot, cpu)
     if "tests" in what:
         for cpu in cpus:
             good &= _show_tests(sysroot, cpu)

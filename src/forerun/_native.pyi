@@ -9,6 +9,8 @@ from numpy.typing import NDArray
 from forerun.core.batch import Segment
 from forerun.drafters.base.draft_head import Scores
 from forerun.drafters.base.ngram.token_table import VerifiedTree
+from forerun.drafters.dflash.config import BlockConfig
+from forerun.drafters.eagle3.config import Eagle3Config
 from forerun.model.config import ModelConfig, RecurrentConfig
 
 def runnable_isas() -> list[str]: ...
@@ -163,7 +165,25 @@ class Ranks:
     def nbytes(size: int, num_floats: int) -> int: ...
     def exchange(self, own: NDArray[np.float32], all: NDArray[np.float32]) -> None: ...
 
-class Decoder:
+class _HasHead:
+    def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
+    def topk(
+        self,
+        hidden: NDArray[np.float32],
+        ids: NDArray[np.int64],
+        values: NDArray[np.float32],
+        log_sums: NDArray[np.float32] | None,
+        logits: NDArray[np.float32] | None,
+    ) -> None: ...
+    def head_rows(
+        self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]
+    ) -> None: ...
+
+class Head(_HasHead):
+    def unpack(self, out: NDArray[np.float32]) -> None: ...
+    def nbytes(self) -> int: ...
+
+class Decoder(_HasHead):
     def __init__(self, runtime: Runtime, config: ModelConfig) -> None: ...
     def set(
         self,
@@ -225,20 +245,8 @@ class Decoder:
         aux_layers: Sequence[int],
         aux: NDArray[np.float32],
     ) -> None: ...
-    def head(self, hidden: NDArray[np.float32], logits: NDArray[np.float32]) -> None: ...
-    def topk(
-        self,
-        hidden: NDArray[np.float32],
-        ids: NDArray[np.int64],
-        values: NDArray[np.float32],
-        log_sums: NDArray[np.float32] | None,
-        logits: NDArray[np.float32] | None,
-    ) -> None: ...
-    def head_rows(
-        self, hidden: NDArray[np.float32], ids: NDArray[np.int64], logits: NDArray[np.float32]
-    ) -> None: ...
-    def first_head_rows(self, num_rows: int) -> Decoder: ...
-    def head_part(self, ids: NDArray[np.int64]) -> Decoder: ...
+    def first_head_rows(self, num_rows: int) -> Head: ...
+    def head_part(self, ids: NDArray[np.int64]) -> Head: ...
     def attention_nbytes(self, cache: Cache) -> int: ...
     def phases(self, cache: Cache, segments: Sequence[Segment]) -> list[int]: ...
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
@@ -338,37 +346,10 @@ class LayeredNetwork(DraftNetwork):
 
 class BlockNetwork(LayeredNetwork):
     def __init__(
-        self,
-        runtime: Runtime,
-        target: Decoder,
-        num_aux_layers: int,
-        intermediate_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        block_size: int,
-        sample_from_anchor: bool,
-        mask_token: int,
-        markov_rank: int,
-        windows: Sequence[int],
-        bidirectional: Sequence[bool],
-        num_slots: int,
-        max_len: int,
+        self, runtime: Runtime, target: Decoder, config: BlockConfig, num_slots: int, max_len: int
     ) -> None: ...
 
 class EagleNetwork(LayeredNetwork):
     def __init__(
-        self,
-        runtime: Runtime,
-        target: Decoder,
-        hidden_size: int,
-        state_size: int,
-        intermediate_size: int,
-        num_heads: int,
-        num_kv_heads: int,
-        head_dim: int,
-        feeds_back_norm: bool,
-        starts_from_norm: bool,
-        num_slots: int,
-        max_len: int,
+        self, runtime: Runtime, target: Decoder, config: Eagle3Config, num_slots: int, max_len: int
     ) -> None: ...

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forerun.compat import requests
+from forerun.compat import ignored_fields, request_fields, requests
 from forerun.core.errors import RequestError
 from forerun.core.params import MAX_SEED, SamplingParams
 from forerun.server.api.openai import ChatRequest
@@ -40,7 +40,7 @@ BODY = {"messages": [{"role": "user", "content": "Hi"}]}
 
 
 def _read(fields, **options):
-    with requests.collected(is_strict=False, **options) as found:
+    with ignored_fields.collected(is_strict=False, **options) as found:
         body = ChatRequest.model_validate(BODY | fields)
     return body, found.names
 
@@ -53,7 +53,7 @@ def test_the_tables_are_disjoint_and_large():
 @pytest.mark.parametrize("name", MEANT.split())
 def test_a_field_of_ours_is_read_under_another_name(name):
     plain = requests.snake(name, ChatRequest.model_fields)
-    assert requests.RENAMED.get(plain, plain).split(".")[0] in ChatRequest.model_fields
+    assert request_fields.RENAMED.get(plain, plain).split(".")[0] in ChatRequest.model_fields
     assert name not in _read({name: None})[1]
 
 
@@ -71,7 +71,7 @@ def test_a_constraint_is_kept_or_refused_by_name(name):
         _read({name: [0.5]})
     assert refused.value.param == name
     plain = requests.snake(name, ())
-    for value in (requests.ONLY | requests.STATE)[plain][1]:
+    for value in (request_fields.ONLY | request_fields.STATE)[plain][1]:
         given = float(value[2:]) if str(value).startswith((">=", "<=")) else value
         assert not _read({name: given})[1]
 
@@ -104,8 +104,8 @@ def test_no_probability_but_the_largest_is_left_by_0():
 
 
 def test_a_strict_server_refuses_strange_fields_alone():
-    with requests.collected(is_strict=True):
-        ChatRequest.model_validate(BODY | dict.fromkeys(requests.HINTS, 1))
+    with ignored_fields.collected(is_strict=True):
+        ChatRequest.model_validate(BODY | dict.fromkeys(request_fields.HINTS, 1))
         with pytest.raises(Exception, match="unknown field 'temprature': did you mean"):
             ChatRequest.model_validate(BODY | {"temprature": 1})
     with pytest.raises(RequestError):

@@ -16,8 +16,9 @@ from forerun.decoding.calls import CallGrammar
 from forerun.decoding.guidance import Grammars
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.gguf_tokenizer import tokenizer_from_gguf
-from forerun.text.parsing.calls import CLOSE, HERMES_CALLS, schemas_of
-from forerun.text.parsing.forms import WRITTEN, AnswerForm, form_of
+from forerun.text.parsing.calls import CLOSE, schemas_of
+from forerun.text.parsing.families import HERMES_CALLS, WRITTEN
+from forerun.text.parsing.forms import AnswerForm, form_of
 from forerun.text.parsing.message import AnswerMessage
 from forerun.text.tokenizer import Tokenizer
 from forerun.weights.checkpoint import open_checkpoint
@@ -221,7 +222,11 @@ def test_other_calls_are_refused(family: Family) -> None:
 # In the fast run one walk.
 @pytest.mark.parametrize("num_walks", [1, pytest.param(4, marks=pytest.mark.slow)])
 @pytest.mark.parametrize(
-    "source", [*(TEMPLATE % one for one in FAMILIES.values()), *map("".join, WRITTEN.items())]
+    "source",
+    [
+        *(TEMPLATE % one for one in FAMILIES.values()),
+        *(f"{sign}{calls.open}{calls.call}{calls.pair}" for sign, calls in WRITTEN.items()),
+    ],
 )
 def test_whatever_is_allowed_is_read_as_valid_calls(
     source: str, num_walks: int, tokenizer: Tokenizer, letters: np.ndarray

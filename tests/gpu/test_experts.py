@@ -31,6 +31,11 @@ KINDS = {
     "gpt-oss": (replace(SINKS, num_layers=1, layers=SINKS.layers[:1]), "mxfp4"),
     "sigmoid with a bias": (model(SIGMOID, has_mlp=True), "q8_0"),
     "softmax with a bias": (model(BIASED), "q4_0"),
+    "groups by their best": (model(mixture(num_groups=3, num_active_groups=2)), "q4_0"),
+    "groups by their two best": (
+        model(replace(SIGMOID, num_groups=2, num_active_groups=1, group_best=2)),
+        "q8_0",
+    ),
     "floats": (model(mixture(num_experts=3)), "bf16"),
 }
 

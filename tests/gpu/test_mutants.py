@@ -18,13 +18,14 @@ from tests.gpu.oracle import Both
 from tests.native.models import GATED, ROPE, random_weights, text
 
 ROOM = Path(forerun.gpu.__file__).parent
+EXPERTS = ExpertsConfig(8, 3, 32, num_groups=4, num_active_groups=2, group_best=2)
 CONFIG = replace(
     GATED,
     num_layers=1,
     num_heads=2,
     num_kv_heads=1,
     attention_scale=0.02,
-    layers=(LayerConfig(ROPE, experts=ExpertsConfig(8, 3, 32)),),
+    layers=(LayerConfig(ROPE, experts=EXPERTS),),
 )
 TREE = (-1, 0, 0, 1, 1, 3)
 MUTANTS = {
@@ -77,6 +78,7 @@ MUTANTS = {
         "pair = row * ACTIVE + i\n",
         "pair = row * ACTIVE + ACTIVE - 1 - i\n",
     ),
+    "a group of experts is as good as its best": ("routing", "if BEST == 2:", "if BEST == 3:"),
     "silu divides x": ("kernels", "y = x * sigmoid(x)\n", "y = tl.div_rn(x, 1.0 + exp(0.0 - x))\n"),
 }
 CLOSED = {"a rotation is fused": ("partner) * s\n", "partner) * s)\n")}

@@ -13,10 +13,10 @@ from forerun.core.random import Noise
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
+from forerun.drafters.dflash import block_network
 from forerun.drafters.dflash.config import BlockConfig
-from forerun.drafters.dflash.drafting import block_network
+from forerun.drafters.eagle3 import eagle_network
 from forerun.drafters.eagle3.config import Eagle3Config
-from forerun.drafters.eagle3.drafting import eagle_network
 from forerun.drafters.medusa.config import MedusaConfig
 from forerun.drafters.medusa.drafting import medusa_network
 from forerun.drafters.mlp_speculator.config import MLPSpeculatorConfig

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import httpx
 import pytest
 
-from forerun.compat.requests import MAX_HEADER, say_once
+from forerun.compat.ignored_fields import MAX_HEADER, say_once
 from forerun.server.api.anthropic import MessagesRequest
 from forerun.server.config import MAX_TOKENS
 from tests.server.conftest import chunks, post, running, tool

@@ -7,7 +7,7 @@ import re
 import httpx
 import pytest
 
-from forerun.compat.requests import STATE
+from forerun.compat.request_fields import STATE
 from forerun.core.params import MAX_IDS, MAX_N
 from forerun.text.chat_template import RESERVED
 from tests.server.conftest import json_schema, tool
@@ -89,11 +89,16 @@ WRONG = {
         ),
         ({"max_completion_tokens": -2}, "", "max_completion_tokens"),
         ({"response_format": json_schema(BAD_SCHEMA)}, "", "response_format"),
+        ({"samplers": [None, {}]}, "samplers.0 must be a valid string, got None", None),
         ({"response_format": {"type": "xml"}}, "json_object or json_schema, got 'xml'", None),
         ({"response_format": {"type": "json_schema"}}, "json_schema.schema is missing", None),
         ({"guided_json": {"type": "flower"}}, "json cannot be used: Invalid type: flower", None),
         ({"guided_json": SCHEMA, "guided_regex": "a"}, "exactly one of", None),
-        ({"guided_json": SCHEMA, "response_format": {"type": "json_object"}}, "not both", None),
+        (
+            {"guided_json": SCHEMA, "response_format": json_schema(SCHEMA)},
+            "give response_format or guided_json, not both",
+            "guided_json",
+        ),
         ({"guided_json": SCHEMA, "ignore_eos": True}, "exclude each other", None),
         ({"structured_outputs": {"jsn": {}}}, "did you mean 'json'", None),
         ({"guided_regex": "(?=a)"}, "regex cannot be used", None),

@@ -10,10 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from forerun.compat.requests import ONLY, RENAMED, STATE
+from forerun.compat.request_fields import ONLY, RENAMED, STATE
 from forerun.llm import LLM
 from forerun.server import pull
-from forerun.server.api import ollama
+from forerun.server.api import ollama, ollama_models
 from forerun.server.schema import RequestBody
 from tests.server.conftest import running, tool
 from tests.server.mcp_servers import mcp_server
@@ -51,9 +51,9 @@ HIDDEN: dict[str, type[RequestBody]] = {
     "/api/generate": ollama.OllamaGenerate,
     "/api/embed": ollama.EmbedRequest,
     "/api/embeddings": ollama.EmbedRequest,
-    "/api/show": ollama.ShowRequest,
+    "/api/show": ollama_models.ShowRequest,
     "/api/pull": pull.PullRequest,
-    "/models/unload": ollama.UnloadRequest,
+    "/models/unload": ollama_models.UnloadRequest,
 }
 """Routes that the document leaves out, with their bodies."""
 NEED_NOTHING = {"/api/chat", "/api/generate", "/api/show", "/api/pull", "/models/unload"}

@@ -15,7 +15,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from forerun.core.errors import ConfigError
 from forerun.server import pull
-from forerun.server.api import ollama
+from forerun.server.api import ollama, ollama_models
 from forerun.server.app import new_app
 from forerun.server.config import ServerConfig
 from forerun.server.http import to_json
@@ -102,6 +102,13 @@ def test_the_document_of_the_api_names_every_field(paths, components):
     assert {"messages", "temperature", "top_k", "ignore_eos"} <= fields.keys()
     assert fields["stream_options"]["anyOf"][0]["$ref"].endswith("/StreamOptions")
     assert "include_usage" in components["schemas"]["StreamOptions"]["properties"]
+
+
+def test_a_field_that_may_be_left_out_may_be_null(url, components):
+    fields = components["schemas"]["TokenizeRequest"]["properties"]
+    assert all({"type": "null"} in field["anyOf"] for field in fields.values())
+    body = dict.fromkeys(fields) | {"prompt": "Hi"}
+    assert httpx.post(f"{url}/tokenize", json=body).status_code == 200
 
 
 ASKED = {"max_tokens": 4, "messages": [{"role": "user", "content": "Hi"}]}
@@ -288,7 +295,9 @@ def test_a_prefix_that_prometheus_cannot_read_is_refused(given):
 def test_every_route_with_a_body_is_fuzzed():
     paths = new_app(ServedModels([], ServerConfig())).openapi()["paths"]
     posted = {path for path, methods in paths.items() if "post" in methods}
-    posted |= {route.path for module in (ollama, pull) for route in module.router.routes}
+    posted |= {
+        route.path for module in (ollama, ollama_models, pull) for route in module.router.routes
+    }
     assert posted == {*test_fields_fuzz.BODIES}
 
 

@@ -61,8 +61,9 @@ def test_the_client_parses_answers_into_its_own_model(client, llm):
         {"structured_outputs": {"json": SCHEMA}},
         {"guided_json": json.dumps(SCHEMA)},
         {"json_schema": SCHEMA},
+        {"json_schema": SCHEMA, "response_format": {"type": "json_object"}},
     ],
-    ids=["openai", "llama-server", "vllm", "older vllm", "llama.cpp"],
+    ids=["openai", "llama-server", "vllm", "older vllm", "llama.cpp", "llama.cpp with a type"],
 )
 def test_every_spelling_of_a_schema_is_read(client, extra):
     answer = client.chat.completions.create(extra_body=extra, **OWN)

@@ -7,7 +7,7 @@ import json
 import httpx
 import pytest
 
-from forerun.compat.requests import say_once
+from forerun.compat.ignored_fields import say_once
 from tests.decoding.test_calls import FAMILIES, TEMPLATE
 from tests.server.conftest import post, running, tool
 from tests.server.test_reasoning import with_template

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from forerun.text.parsing.forms import AnswerForm, form_of
+from forerun.text.parsing.parser import AnswerParser
 from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 
 QWEN = form_of("{% if x %}<think>{% endif %}<tool_call>")
@@ -239,8 +241,12 @@ ANSWERS: tuple[tuple[AnswerForm, str, list[Part]], ...] = (
 def parts(
     form: AnswerForm, text: str, cuts: list[int], prompt: str = "", **asked: Any
 ) -> list[Part]:
-    """What an answer is, pieces of the same kind put together."""
-    parser = form.parser(prompt, **{"tools": TOOLS, **asked})
+    """What an answer in a family's form is."""
+    return parts_of(form.parser(prompt, **{"tools": TOOLS, **asked}), text, cuts)
+
+
+def parts_of(parser: AnswerParser, text: str, cuts: Sequence[int] = ()) -> list[Part]:
+    """What an answer is that comes in pieces, parts of the same kind put together."""
     found, start = list[Part](), 0
     for stop in sorted(cuts):
         found += parser.read(text[start:stop], is_last=False)

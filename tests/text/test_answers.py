@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from forerun.text.parsing.forms import AnswerForm, form_of
-from forerun.text.parsing.parts import ContentPart, Part, ReasoningPart
+from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part, ReasoningPart
 from tests.text.answers import (
     ANSWERS,
     CALL,
@@ -19,6 +19,7 @@ from tests.text.answers import (
     MINIMAX_M3,
     QWEN,
     TOOLS,
+    XML,
     parts,
 )
 
@@ -104,6 +105,32 @@ def test_results_that_a_model_makes_up_behind_its_call_are_left_out() -> None:
 )
 def test_an_object_is_a_call_only_as_the_whole_answer(text: str) -> None:
     assert parts(QWEN, text, [*range(len(text))]) == [ContentPart(text)]
+
+
+def test_a_call_without_marks_that_has_no_end_is_text_wherever_it_is_cut() -> None:
+    text = '{"name": "f", "arguments": {"x": '
+    for at in range(text.rindex("{") + 1):
+        assert parts(QWEN, text, [at]) == [ContentPart(text)]
+
+
+def test_a_call_without_an_end_takes_no_arguments_from_the_next_one() -> None:
+    text = (
+        '<tool_call>{"name": "f", "arguments": {"x": "1}</tool_call><tool_call>f(x=1)</tool_call>'
+    )
+    unfinished = [CallPart("f"), ArgumentsPart('{"x": "1}"}')]
+    for cuts in ([], [*range(len(text))]):
+        assert parts(QWEN, text, cuts) == [*unfinished, *CALL]
+
+
+def test_a_call_that_a_limit_cuts_is_none_unless_it_was_handed_on() -> None:
+    text = XML[:-30]
+    assert QWEN.parser("", tools=TOOLS).read(text, is_last=True, is_cut=True) == []
+    parser = QWEN.parser("", tools=TOOLS)
+    assert CallPart("f") in parser.read(text[:60], is_last=False)
+    assert not any(
+        isinstance(part, CallPart) for part in parser.read(text[60:], is_last=True, is_cut=True)
+    )
+    assert parser.num_calls == 1
 
 
 def test_text_that_cannot_be_a_call_is_not_held_back() -> None:

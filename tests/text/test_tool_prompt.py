@@ -13,6 +13,7 @@ from forerun.text.messages import plain
 from forerun.text.parsing.parser import MarkParser
 from forerun.text.parsing.parts import ArgumentsPart, CallPart, ContentPart, Part
 from forerun.text.tool_prompt import described
+from tests.text.answers import parts_of
 
 CALL = '<tool_call>\n{"name": "f", "arguments": {"a": "}</tool_call>\\"", "b": [{}]}}\n</tool_call>'
 ARGUMENTS = '{"a": "}</tool_call>\\"", "b": [{}]}'
@@ -21,21 +22,7 @@ OTHER = '<tool_call>{"arguments": {"x": 1}, "name": "h"}</tool_call>'
 
 
 def parts(text: str, cuts: list[int] = ()) -> list[Part]:
-    """What a text is, pieces of the same kind put together."""
-    parser, found, start = MarkParser(), list[Part](), 0
-    for stop in [*sorted(cuts), len(text)]:
-        found += parser.push(text[start:stop])
-        start = stop
-    joined = list[Part]()
-    for part in [*found, *parser.flush()]:
-        last = joined[-1] if joined else None
-        if isinstance(part, ContentPart) and isinstance(last, ContentPart):
-            joined[-1] = ContentPart(last.text + part.text)
-        elif isinstance(part, ArgumentsPart) and isinstance(last, ArgumentsPart):
-            joined[-1] = ArgumentsPart(last.text + part.text)
-        else:
-            joined.append(part)
-    return joined
+    return parts_of(MarkParser(), text, cuts)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from forerun.core.structured import StructuredOutputsParams
 from forerun.text.chat_template import ChatTemplate
 from forerun.text.messages import Tools, check_tools
 from forerun.text.parsing.forms import form_of
-from forerun.text.parsing.parser import ReasoningTags
+from forerun.text.parsing.thought import ReasoningTags
 from forerun.text.tokenizer import Tokenizer
 
 

@@ -9,14 +9,15 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from forerun.compat.requests import note
+from forerun.compat.ignored_fields import note
 from forerun.core.errors import RequestError, short_repr
 from forerun.core.structured import StructuredOutputsParams
 from forerun.decoding.calls import CallGrammar, in_json
 from forerun.decoding.schemas import unreadable
 from forerun.text.messages import Message, Tools
-from forerun.text.parsing.calls import CLOSE, HERMES_CALLS, schemas_of
-from forerun.text.parsing.forms import HARMONY_CALLS, AnswerForm
+from forerun.text.parsing.calls import CLOSE, schemas_of
+from forerun.text.parsing.families import HARMONY_CALLS, HERMES_CALLS
+from forerun.text.parsing.forms import AnswerForm
 from forerun.text.parsing.harmony import CALL, CHANNEL, FINAL
 from forerun.text.parsing.tags import Tools as Schemas
 from forerun.text.tool_prompt import described

@@ -11,8 +11,9 @@ from typing import Any
 from forerun.core.errors import RequestError
 from forerun.core.structured import LAYOUT
 from forerun.decoding import gbnf, schemas
-from forerun.text.parsing.calls import HERMES_CALLS, WrittenCalls
+from forerun.text.parsing.families import HERMES_CALLS
 from forerun.text.parsing.tags import TYPES, SchemaTypes, Tools
+from forerun.text.parsing.written_calls import WrittenCalls
 
 MAX_CALLS = 8
 """Calls that an answer may hold where they are required."""

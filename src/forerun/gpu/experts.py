@@ -53,7 +53,9 @@ class Experts:
             logits, bias, chosen, weights, self.shape.sum_offset, self.shape.scale, multiplier,
             NUM=count, WIDE=triton.next_power_of_2(count), ACTIVE=active,
             IS_SIGMOID=self.shape.scoring == "sigmoid", HAS_BIAS=self.choice_bias is not None,
-            IS_RENORMALIZED=self.shape.renormalized, **LAUNCH,
+            IS_RENORMALIZED=self.shape.renormalized, GROUPS=self.shape.num_groups,
+            ACTIVE_GROUPS=self.shape.num_active_groups,
+            GROUP_BEST=min(self.shape.group_best, count // self.shape.num_groups), **LAUNCH,
         )  # fmt: skip
         list_pairs[(count,)](
             chosen, lists, num, ACTIVE=active, WIDE=triton.next_power_of_2(num * active), MOST=ROWS,

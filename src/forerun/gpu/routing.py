@@ -19,12 +19,40 @@ def _in_order(numbers, lane, COUNT: tl.constexpr):
 
 
 @triton.jit
+def _of_best_groups(
+    order,
+    expert,
+    SIZE: tl.constexpr,
+    GROUPS: tl.constexpr,
+    ACTIVE: tl.constexpr,
+    BEST: tl.constexpr,
+):
+    """Leave out the experts whose groups of SIZE neighbours are not among the ACTIVE best, by their BEST scores."""
+    values = expert * 0.0 + float("-inf")
+    for i in range(GROUPS):
+        own = tl.where(expert // SIZE == i, order, float("-inf"))
+        value = tl.max(own, 0)
+        if BEST == 2:
+            value += tl.max(tl.where(expert == tl.argmax(own, 0), float("-inf"), own), 0)
+        values = tl.where(expert == i, value, values)
+    is_left = expert < 0
+    for _ in tl.static_range(ACTIVE):
+        best = tl.argmax(values, 0)
+        is_left |= expert // SIZE == best
+        values = tl.where(expert == best, float("-inf"), values)
+    return tl.where(is_left, order, float("-inf"))
+
+
+@triton.jit
 def route(
     logits, bias, chosen, weights, sum_offset, scale, multiplier,
     NUM: tl.constexpr, WIDE: tl.constexpr, ACTIVE: tl.constexpr, IS_SIGMOID: tl.constexpr, HAS_BIAS: tl.constexpr,
-    IS_RENORMALIZED: tl.constexpr,
+    IS_RENORMALIZED: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr, GROUP_BEST: tl.constexpr,
 ):  # fmt: skip
-    """Choose the experts of rows by logits (R, NUM): chosen, ascending, and their weights (R, ACTIVE). Grid (R,)."""
+    """Choose the experts of rows by logits (R, NUM): chosen, ascending, and their weights (R, ACTIVE). Grid (R,).
+
+    With more than one of GROUPS only the experts of ACTIVE_GROUPS can be chosen.
+    """
     row, expert = tl.program_id(0), tl.arange(0, WIDE)
     is_there = expert < NUM
     scores = tl.load(logits + row * NUM + expert, is_there, float("-inf"))
@@ -38,6 +66,8 @@ def route(
         order = scores + tl.load(bias + expert, is_there, 0.0)
     order = tl.where(is_there, order, float("-inf"))
     order = tl.where(is_there, tl.where(order == order, order, float("inf")), float("-inf"))
+    if GROUPS > 1:
+        order = _of_best_groups(order, expert, NUM // GROUPS, GROUPS, ACTIVE_GROUPS, GROUP_BEST)
     is_chosen = expert < 0
     for _ in tl.static_range(ACTIVE):
         best = tl.argmax(tl.where(is_chosen, float("-inf"), order), 0)

@@ -22,10 +22,12 @@ Floats = NDArray[np.float32]
 
 
 class SplitHead:
-    """One rank's rows of the head, `decoder`'s, and which those of the others are, `tokens`, by rank."""
+    """One rank's rows of the head, `own`, and which those of the others are, `tokens`, by rank."""
 
-    def __init__(self, group: RankGroup, decoder: _native.Decoder, tokens: Sequence[range]) -> None:
-        self._group, self._decoder, self._tokens = group, decoder, tokens
+    def __init__(
+        self, group: RankGroup, own: _native.Decoder | _native.Head, tokens: Sequence[range]
+    ) -> None:
+        self._group, self._own, self._tokens = group, own, tokens
         self._width = max(map(len, tokens))
 
     def topk(
@@ -66,7 +68,7 @@ class SplitHead:
         ids, values = np.empty((num_rows, here), np.int64), np.empty((num_rows, here), np.float32)
         norm = np.empty(num_rows, np.float32) if with_norm else None
         logits = np.empty((num_rows, count), np.float32) if with_logits else None
-        self._decoder.topk(rows, ids, values, norm, logits)
+        self._own.topk(rows, ids, values, norm, logits)
         size = 2 * k_each + with_norm + with_logits * self._width
         every = np.full((num_rows, size), -np.inf, np.float32)
         every[:, :here] = ids.astype(np.int32).view(np.float32)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from starlette.datastructures import MutableHeaders
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from forerun.compat.requests import IgnoredFields
+from forerun.compat.ignored_fields import IgnoredFields
 from forerun.core.errors import short_repr
 from forerun.engine.loop import Request
 from forerun.server.async_request import AsyncRequest

@@ -22,6 +22,7 @@ from forerun.server.api import (
     llama_server,
     mcp,
     ollama,
+    ollama_models,
     openai,
     rerank,
     responses,
@@ -40,7 +41,7 @@ from forerun.server.models import ServedModels
 from forerun.server.page import page_routes
 
 DIALECTS = (
-    *(openai, responses, anthropic, ollama, llama_server),
+    *(openai, responses, anthropic, ollama, ollama_models, llama_server),
     *(embeddings, rerank, tokens, pull, mcp),
 )
 """The modules with a router of routes that take a JSON body."""
@@ -73,7 +74,7 @@ def new_app(served: ServedModels) -> FastAPI:
     key = () if config.api_key is None else (401,)
     statuses = (*openapi.POST, *key)
     app.include_router(status.open_router, responses=openapi.errors(openapi.GET))
-    app.include_router(ollama.lists)
+    app.include_router(ollama_models.lists)
     for lists in (status.router, mcp.lists):
         app.include_router(lists, responses=openapi.errors((*openapi.GET, *key)))
     for module in DIALECTS:

@@ -19,7 +19,7 @@ from starlette.datastructures import Headers
 from starlette.requests import Request
 from starlette.responses import Response
 
-from forerun.compat.requests import collected
+from forerun.compat.ignored_fields import collected
 from forerun.core.errors import short_repr
 from forerun.core.params import allowed
 from forerun.server.config import ServerConfig

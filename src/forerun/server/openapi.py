@@ -13,7 +13,8 @@ OBJECT = {"type": "object"}
 _JSON = {"type": ["object", "array"]}
 """What every route answers. Writers put documents together key by key, so a schema would be a second copy of them:
 the types that clients read are the tests' (tests/server/test_wire.py)."""
-_STREAM = {"text/event-stream": {"schema": TEXT}}
+_STREAM: Schema = {"text/event-stream": {"schema": {}}}
+"""Some tools read the schema as that of the whole text, others as that of an event."""
 _ERRORS = {
     400: "The request is invalid.",
     401: "The API key is missing or wrong.",

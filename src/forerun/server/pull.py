@@ -12,7 +12,7 @@ from starlette.responses import Response
 
 from forerun.hub import pulling, shortnames
 from forerun.hub.hugging_face import HubName
-from forerun.server.api.ollama import ShowRequest
+from forerun.server.api.ollama_models import ShowRequest
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.errors import ApiError, is_called, must_be
 from forerun.server.http import LINES, EventStreamResponse, JsonResponse, to_json, while_connected

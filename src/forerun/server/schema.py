@@ -25,6 +25,7 @@ from pydantic.fields import FieldInfo
 
 from forerun.compat import requests as compat
 from forerun.compat.chats import response_format
+from forerun.compat.ignored_fields import leave_out
 from forerun.compat.tools import CHOICES
 from forerun.core import options
 from forerun.core.config import AUTO
@@ -156,10 +157,21 @@ def _sampling_fields() -> dict[str, Any]:
     }
 
 
+def _allow_null(schema: dict[str, Any]) -> None:
+    """Describe that a field which may be left out may be null as well, which is the same."""
+    for name, field in schema.get("properties", {}).items():
+        if name not in schema.get("required", ()):
+            kept = {key: field.pop(key) for key in ("default", "description") if key in field}
+            choices = field.pop("anyOf", None) or [{**field}]
+            field.clear()
+            null = [] if {"type": "null"} in choices else [{"type": "null"}]
+            field |= {"anyOf": [*choices, *null], **kept}
+
+
 class RequestBody(BaseModel):
     """What a route reads. To validate one raises ApiError that names the first wrong field."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    model_config = ConfigDict(extra="forbid", strict=True, json_schema_extra=_allow_null)
 
     model: str | None = None
     """One of /v1/models; left out, the one that is served."""
@@ -244,9 +256,12 @@ class AnswerRequest(RequestBody):
         if "prediction" in given:
             given["prediction"] = str(given["prediction"])
         if self.response_format is not None and (form := response_format(self.response_format)):
-            if "structured_outputs" in given:
-                raise invalid("give response_format or structured_outputs, not both")
-            given["structured_outputs"] = form
+            other = given.get("structured_outputs")
+            if other is None:
+                given["structured_outputs"] = form
+            elif not (form.json_object and "json" in other):  # a schema of JSON is llama.cpp's way
+                name = self._typed["structured_outputs"]
+                raise invalid(f"give response_format or {name}, not both", name)
         try:
             with given_as(self._typed):
                 _check_scores(given)
@@ -318,7 +333,7 @@ def _known(
     known = body.model_fields
     if body.model_config.get("extra") != "allow":
         strange = fields.keys() - known.keys()
-        compat.leave_out({(typed or {}).get(name, name) for name in strange}, known)
+        leave_out({(typed or {}).get(name, name) for name in strange}, known)
         fields = {name: value for name, value in fields.items() if name in known}
     return {name: _whole(value, known.get(name)) for name, value in fields.items()}
 

@@ -11,7 +11,7 @@ import forerun
 from forerun.engine.metrics import Gauge
 from forerun.llm import LLM
 from forerun.server.api.llama_server import settings
-from forerun.server.api.ollama import listed
+from forerun.server.api.ollama_models import listed
 from forerun.server.errors import ApiError, loading, of_status, unsupported
 from forerun.server.http import JsonResponse
 from forerun.server.metrics import ENGINE_RUNNING, renamed

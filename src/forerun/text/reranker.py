@@ -14,7 +14,7 @@ from forerun.core.errors import RequestError, short_repr
 from forerun.text.chat_template import THINKING_SWITCHES, ChatTemplate
 from forerun.text.messages import Message
 from forerun.text.parsing.forms import form_of, without_thought
-from forerun.text.parsing.parser import ReasoningTags
+from forerun.text.parsing.thought import ReasoningTags
 from forerun.text.prompt import Encoded, Prompt, split
 from forerun.text.template_process import TemplateProcess
 from forerun.text.tokenizer import Tokenizer

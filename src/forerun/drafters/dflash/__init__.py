@@ -1,7 +1,8 @@
 """DFlash and DSpark: a few layers behind the target fill a block of masked positions in one call.
 
 The layers read hidden states of the target; what they fill in, each place with its own distribution, becomes a tree
-that grows best first, by the sampler's noise where a request samples. DSpark's places know the token before them.
+that grows best first, by the sampler's noise where a request samples. The block is filled when a draft needs it first;
+with DSpark each step after that adds what the token before says.
 
 Sources: Chen et al., arXiv 2602.06036; Cheng et al., arXiv 2607.05147.
 """
@@ -9,11 +10,34 @@ Sources: Chen et al., arXiv 2602.06036; Cheng et al., arXiv 2607.05147.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.method import NetworkMethod
 from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.networks.slots import SlotNetwork
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.dflash import files
-from forerun.drafters.dflash.drafting import block_network
+from forerun.drafters.dflash.config import BlockConfig
+
+if TYPE_CHECKING:
+    from forerun import _native
+
+
+def block_network(
+    options: NetworkOptions, trained: TrainedNetwork[BlockConfig], target: Target
+) -> SlotNetwork[_native.BlockNetwork]:
+    """Make the kernels of the layers, `csrc/drafters/block_network.cpp`. Raises LoadError."""
+    from forerun import _native
+
+    c = trained.config
+    num_tokens = c.vocab_size if trained.tokens is None else len(trained.tokens)
+    kept = 4 * c.num_guesses * (num_tokens + c.hidden_size)  # what the head read and said
+    kernels = _native.BlockNetwork
+    return SlotNetwork(
+        options, trained, target, kernels, num_layers=len(c.windows), slot_nbytes=kept
+    )
+
 
 NETWORK = NetworkMethod("a block drafter", files.KINDS, files, block_network)
 

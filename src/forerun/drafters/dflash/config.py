@@ -72,6 +72,11 @@ class BlockConfig:
     has_confidence: bool = False
 
     @property
+    def state_width(self) -> int:
+        """Return the width of one state of the target."""
+        return self.hidden_size
+
+    @property
     def num_guesses(self) -> int:
         """Return how many tokens a block guesses."""
         return self.block_size - (not self.sample_from_anchor)

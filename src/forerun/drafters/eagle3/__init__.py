@@ -11,11 +11,28 @@ arXiv 2406.16858.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
+from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.method import NetworkMethod
 from forerun.drafters.base.networks.options import NetworkOptions
+from forerun.drafters.base.networks.slots import SlotNetwork
+from forerun.drafters.base.networks.trained import TrainedNetwork
 from forerun.drafters.eagle3 import files
-from forerun.drafters.eagle3.drafting import eagle_network
+from forerun.drafters.eagle3.config import Eagle3Config
+
+if TYPE_CHECKING:
+    from forerun import _native
+
+
+def eagle_network(
+    options: NetworkOptions, trained: TrainedNetwork[Eagle3Config], target: Target
+) -> SlotNetwork[_native.EagleNetwork]:
+    """Make the kernels of the layer, `csrc/drafters/eagle_network.cpp`. Raises LoadError."""
+    from forerun import _native
+
+    return SlotNetwork(options, trained, target, _native.EagleNetwork)
+
 
 NETWORK = NetworkMethod("EAGLE-3", files.KINDS, files, eagle_network)
 

@@ -291,7 +291,7 @@ class NativeDecoder:
         """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
         ids = np.arange(self.config.vocab_size) if ids is None else ids
         rows = np.empty((len(ids), self.config.hidden_size), np.float32)
-        self._native.head_part(_ids(ids)).unpack("embed", rows)
+        self._native.head_part(_ids(ids)).unpack(rows)
         rows /= np.float32(self.config.logits_divisor)
         return rows
 

@@ -39,7 +39,7 @@ def not_built(config: ModelConfig) -> str | None:
     missing = {
         "attention to latents": config.latent is not None,
         "recurrent layers": config.is_recurrent,
-        "experts in groups, or with norms or a gate beside them": any(map(_has_odd_experts, layers))
+        "experts with norms or a gate beside them": any(map(_has_odd_experts, layers))
         or (any(each.experts for each in layers) and config.norms in ("after", "both")),
         "several streams of a row": config.streams is not None,
         "per-layer embeddings": config.per_layer_width is not None,
@@ -58,9 +58,7 @@ def not_built(config: ModelConfig) -> str | None:
 
 def _has_odd_experts(layer: LayerConfig) -> bool:
     experts = layer.experts
-    return experts is not None and (
-        experts.num_groups > 1 or experts.has_norms or experts.gates_mlp
-    )
+    return experts is not None and (experts.has_norms or experts.gates_mlp)
 
 
 def _shares_kv(layer: LayerConfig) -> bool:

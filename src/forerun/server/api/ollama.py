@@ -1,4 +1,4 @@
-"""Ollama's routes, by which editors find models and talk with them, and LM Studio's list of them.
+"""Ollama's routes that answer: chats, texts and vectors.
 
 A request is read as a chat request, or continues a text where it is `raw` or has a `suffix`; the answer is one object,
 or lines of JSON, which is the default.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import UTC, datetime
 from typing import Any, ClassVar
 
 from fastapi import APIRouter
@@ -16,23 +15,19 @@ from pydantic import Field
 from starlette.responses import Response
 
 from forerun.server.api.embeddings import EmbeddingRequest, vector_of_each
+from forerun.server.api.ollama_models import timestamp
 from forerun.server.api.openai import CompletionRequest, continued
 from forerun.server.bodies import JsonRequest, JsonRoute
 from forerun.server.content_parts import BlocksBody, BlockWriter, ContentBlock, check_shown, reply
 from forerun.server.errors import ApiError, invalid, must_be
 from forerun.server.http import LINES, JsonResponse, RowsResponse, to_json
-from forerun.server.models import AllModels, FromBody, ServedModels
-from forerun.server.schema import RequestBody
+from forerun.server.models import FromBody
 from forerun.server.service import Service
 from forerun.server.sleep import seconds_of
 from forerun.server.writer import Document, usage
 from forerun.text.parsing.parser import PlainParser
 
 router = APIRouter(route_class=JsonRoute, include_in_schema=False)
-lists = APIRouter(include_in_schema=False)
-"""Routes without a body."""
-VERSION = "0.13.5"
-"""Of Ollama's API that these routes are like."""
 _NS = 1e6
 """Nanoseconds of a millisecond."""
 
@@ -140,85 +135,6 @@ class OllamaGenerate(OllamaRequest):
 _OF_CHATS = ("messages", "tools", "enable_thinking", "reasoning_effort")
 
 
-class ShowRequest(RequestBody):
-    """The name of a model."""
-
-    name: str | None = None
-    """Its older field."""
-    verbose: bool = False
-    """Say what the tokens are, too."""
-
-
-@lists.get("/api/version")
-async def version() -> Response:
-    """Tell which Ollama this is like."""
-    return JsonResponse({"version": VERSION})
-
-
-@lists.get("/api/tags")
-async def tags(served: AllModels) -> Response:
-    """List what is served."""
-    return JsonResponse({"models": listed(served)})
-
-
-@lists.get("/api/ps")
-async def loaded(served: AllModels) -> Response:
-    """List the loaded models, and until when each stays without requests."""
-    until = {name: served.clock.until(one) for one in served.services for name in one.names}
-    found = listed(served, only_loaded=True)
-    more = ({"expires_at": until[each["name"]], "size_vram": 0} for each in found)
-    return JsonResponse({"models": [each | one for each, one in zip(found, more, strict=True)]})
-
-
-@router.post("/api/show")
-async def show(served: AllModels, request: JsonRequest, body: ShowRequest) -> Response:
-    """Say what a model is and can do, also of one that is not loaded."""
-    service = served.named(body.model or body.name)
-    llm, max_len = service.worker.llm, served.max_len(service)
-    config = None if llm is None else llm.model.config
-    family = "unknown" if config is None else config.family
-    facts: Document = {"general.architecture": family, f"{family}.context_length": max_len}
-    if config is not None:
-        facts[f"{family}.embedding_length"] = config.hidden_size
-        facts[f"{family}.block_count"] = config.num_layers
-    template = "" if llm is None else llm.tokenizer.chat_template or ""
-    entry = _entry(service, service.names[0])
-    document = entry | {
-        "template": template,
-        "model_info": facts,
-        "parameters": "",
-        "modelfile": "",
-    }
-    if not body.verbose or llm is None:
-        return JsonResponse(document)
-    tokenizer = llm.tokenizer
-
-    def written() -> Response:
-        ids = range(tokenizer.vocab_size)
-        facts["tokenizer.ggml.tokens"] = [tokenizer.text_of(token) for token in ids]
-        return JsonResponse(document)
-
-    return await service.encode(written, tokenizer.vocab_size)
-
-
-@lists.get("/api/v0/models")
-async def lm_studio_models(served: AllModels) -> Response:
-    """List what is served, as LM Studio does."""
-    data = [
-        {
-            "id": name,
-            "object": "model",
-            "type": "llm",
-            "state": "loaded" if service.is_loaded else "not-loaded",
-            "max_context_length": served.max_len(service),
-            "capabilities": ["tool_use"],
-        }
-        for service in served.services
-        for name in service.names
-    ]
-    return JsonResponse({"object": "list", "data": data})
-
-
 @router.post("/api/chat")
 async def chat(service: FromBody, request: JsonRequest, body: OllamaChat) -> Response:
     """Answer a conversation; none only loads the model."""
@@ -270,52 +186,6 @@ async def embed(service: FromBody, request: JsonRequest, body: EmbedRequest) -> 
     return RowsResponse({"model": name, "embeddings": found, "prompt_eval_count": num_tokens})
 
 
-def listed(served: ServedModels, *, only_loaded: bool = False) -> list[Document]:
-    """Describe the models that are served."""
-    return [
-        _entry(service, name)
-        for service in served.services
-        if service.is_loaded or not only_loaded
-        for name in service.names
-    ]
-
-
-def _entry(service: Service, name: str) -> Document:
-    """Describe a model as far as it is known without loading it."""
-    llm, can = service.worker.llm, ["completion", "tools"]
-    if llm is not None:
-        can += ["insert"] * (llm.tokenizer.fill_in is not None)
-        can += ["thinking"] * (service.form.thinking is not None or service.form.is_harmony)
-    family = "unknown" if llm is None else llm.model.config.family
-    return {
-        "name": name,
-        "model": name,
-        "modified_at": _time(service.created),
-        "size": 0 if llm is None else llm.model.nbytes(),
-        "digest": "",
-        "details": {
-            "format": "gguf",
-            "family": family,
-            "families": [family],
-            "parameter_size": "",  # not known, but Zed reads no list without both
-            "quantization_level": "",
-        },
-        "capabilities": can + ["embedding"] * service.config.embeddings,
-    }
-
-
-class UnloadRequest(RequestBody):
-    """The name of a model to unload."""
-
-    only_unloads: ClassVar = True
-
-
-@router.post("/models/unload")
-async def unload(service: FromBody, request: JsonRequest, body: UnloadRequest) -> Response:
-    """Unload a model, as llama-server does."""
-    return JsonResponse({"success": await request.app.state.served.unload(service)})
-
-
 def _keep(service: Service, request: JsonRequest, body: OllamaRequest) -> None:
     """Let the model stay as long as the client says. Raises ApiError."""
     if not body.only_unloads:
@@ -325,15 +195,10 @@ def _keep(service: Service, request: JsonRequest, body: OllamaRequest) -> None:
 async def _only_loaded(service: Service, request: JsonRequest, body: OllamaRequest) -> Response:
     said: Document = {"message": {"role": "assistant", "content": ""}}
     content = said if isinstance(body, OllamaChat) else {"response": ""}
-    head = {"model": service.name(body.model), "created_at": _time()}
+    head = {"model": service.name(body.model), "created_at": timestamp()}
     is_gone = body.only_unloads and await request.app.state.served.unload(service)
     reason = "unload" if is_gone else "load"
     return JsonResponse({**head, **content, "done": True, "done_reason": reason})
-
-
-def _time(seconds: float | None = None) -> str:
-    now = datetime.now(UTC) if seconds is None else datetime.fromtimestamp(seconds, UTC)
-    return now.isoformat().replace("+00:00", "Z")
 
 
 class OllamaWriter(BlockWriter):
@@ -387,7 +252,7 @@ class OllamaWriter(BlockWriter):
             content = {"message": {"role": "assistant", "content": text, **content, **tools}}
         else:
             content["response"] = text
-        return {"model": self.model, "created_at": _time(), **content, "done": False}
+        return {"model": self.model, "created_at": timestamp(), **content, "done": False}
 
     def _figures(self) -> Document:
         counts, timings = usage(self.running), self.timings()

@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 from fastapi import APIRouter
 from starlette.responses import Response
 
-from forerun.compat.requests import note
+from forerun.compat.ignored_fields import note
 from forerun.compat.tools import ALLOWED
 from forerun.server.api.openai import check_roles
 from forerun.server.bodies import JsonRequest, JsonRoute

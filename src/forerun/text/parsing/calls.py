@@ -22,6 +22,7 @@ from forerun.text.parsing.json_text import repaired
 from forerun.text.parsing.loose import keyword_calls, read_object, resolved, written
 from forerun.text.parsing.tags import SchemaTypes, Tools, read_tags
 from forerun.text.parsing.tags import is_whole as tags_are_whole
+from forerun.text.parsing.written_calls import spelled
 
 
 def schemas_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
@@ -59,74 +60,6 @@ _COLON = re.compile(r"\s*call:\s*([\w.:/@#~+-]+?)\s*(\{.*\})\s*", re.DOTALL)
 _FENCE = re.compile(r"^```\w*\s*|(?<!\s)\s*+```$")
 _LIKE_A_CALL = re.compile(r"\s*(?:[\[{<]|call:|[\w.:/-]+\s*(?:<arg_key>|\[ARGS\]|[{(]))")
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
-_VALUE = re.compile(r"\$((?:[^\w$][^$]*?)?)(value|word)")
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenCalls:
-    """How calls are written that must be made: `open`, calls with `between` between them, `close`."""
-
-    open: str
-    call: str
-    """With its `$name` and `$args`; `$id` is any nine letters and digits, `$0` or `$1` a number, of the first this."""
-    between: str | None
-    """None: there is one call."""
-    close: str
-    pair: str
-    """A `$key` and its `$value`, what says its `$type` or that it `$is_text`; empty: arguments are JSON.
-
-    `$word`: True, False and None as Python has them. Behind the `$` stand the quotes of texts.
-    """
-    comma: str
-
-    @classmethod
-    def of(cls, written: str) -> WrittenCalls:
-        """Read `open«call¦between»close`, in which `«pair¦comma»` may be the arguments. One call has no brackets."""
-        if "«" not in written:
-            return cls("", written, None, "", "", "")
-        head, *inner, tail = re.split("[«»]", written)
-        pair, _, comma = inner[1].partition("¦") if len(inner) > 1 else ("", "", "")
-        call, _, between = "$args".join(inner[::2]).partition("¦")
-        return cls(head, call, between, tail, pair, comma)
-
-    @property
-    def is_python(self) -> bool:
-        """True if texts have Python's quotes, in which its escapes hold."""
-        return "$'" in self.pair
-
-    def around(self, key: str, kind: str) -> tuple[str, str]:
-        """Return what stands before and behind a parameter's value of a type of JSON."""
-        before, quote, _, after = _VALUE.split(self.pair)
-        quote = quote if kind == "string" else ""
-        before = before.replace("$is_text", str(kind == "string").lower())
-        before = before.replace("$type", kind.replace("integer", "number"))
-        return before.replace("$key", key) + quote, quote + after.replace("$key", key)
-
-    def spelled(self, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-        """Write calls, given as names and arguments."""
-        texts = []
-        for number, (name, arguments) in enumerate(calls):
-            body = spelled(arguments)
-            if self.pair:
-                body = self.comma.join(self._pair(*one) for one in arguments.items())
-            parts = {"$name": name, "$args": body, "$id": f"{number:09}", "$0": str(number)}
-            parts["$1"] = str(number + 1)
-            pieces = re.split(r"(\$(?:name|args|id|0|1))", self.call)
-            texts.append("".join(parts.get(piece, piece) for piece in pieces))
-        return self.open + (self.between or "").join(texts) + self.close
-
-    def _pair(self, key: str, value: object) -> str:
-        kind = "string" if isinstance(value, str) else "null" if value is None else "object"
-        before, after = self.around(key, kind)
-        text = value if isinstance(value, str) else spelled(value)
-        if "word" in self.pair and (value is None or isinstance(value, bool)):
-            text = str(value)
-        if self.is_python and isinstance(value, str):
-            text = repr(f'"{value}')[2:-1]  # the first sign has the outer quotes be single
-        return f"{before}{text}{after}"
-
-
-HERMES_CALLS = WrittenCalls.of(f'«{OPEN}\n{{"name": "$name", "arguments": $args}}\n{CLOSE}¦\n»')
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,8 +231,3 @@ class _Literals(ast.NodeTransformer):
         """Replace a name that is a literal of JSON."""
         literals = {"true": True, "false": False, "null": None}
         return ast.Constant(literals[node.id]) if node.id in literals else node
-
-
-def spelled(arguments: object) -> str:
-    """Write arguments as JSON, if they are not its text already."""
-    return arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)

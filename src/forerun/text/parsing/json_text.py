@@ -55,8 +55,9 @@ class JsonText:
         self._in_text = sign != '"'
         return sign if sign >= " " else json.dumps(sign)[1:-1]
 
-    def rest(self) -> str:
+    def close(self) -> str:
         """Return what ends the object where its text has ended."""
+        self.is_complete = True
         escape = f"\\{self._escape}" if self._escape else ""
         closers, opened = "", self._closers
         while opened is not None:

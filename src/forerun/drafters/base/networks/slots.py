@@ -6,7 +6,7 @@ R rows, D width.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 
@@ -15,7 +15,7 @@ from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
 from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
-from forerun.drafters.base.networks.trained import TrainedNetwork
+from forerun.drafters.base.networks.trained import NetworkConfig, TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.blocks import common_prefix
 from forerun.model.config import RopeConfig
@@ -27,37 +27,50 @@ if TYPE_CHECKING:
 Kernels = TypeVar("Kernels", bound="_native.LayeredNetwork")
 
 
+class LayersConfig(NetworkConfig, Protocol):
+    """What the configuration of such layers tells, besides what the kernels read of it."""
+
+    num_key_value_heads: int
+    head_dim: int
+    rms_norm_eps: float
+    layers: tuple[int, ...]
+    """Of the target, whose outputs are read."""
+
+    @property
+    def rope(self) -> RopeConfig:
+        """Return the rotary embedding of their own heads."""
+        ...
+
+
 class SlotNetwork(NativeNetwork[Kernels]):
     """Feeds its layers the target's states of every committed row, with the tokens after them."""
 
     def __init__(
         self,
         options: NetworkOptions,
-        target: Target,
-        new_kernels: Callable[[NativeDecoder], Kernels],
         trained: TrainedNetwork[Any],
-        eps: float,
+        target: Target,
+        new_kernels: Callable[..., Kernels],
         *,
-        layers: tuple[int, ...],
-        rope: RopeConfig,
-        row_nbytes: int,
+        num_layers: int = 1,
         slot_nbytes: int = 0,
     ) -> None:
-        """Make the kernels, with a slot for each of the target's sequences.
+        """Make the kernels, with a slot for each of the target's sequences, which takes `slot_nbytes` besides its rows.
 
-        `layers` of the target are read, `rope` is that of their own heads. A row is cached in `row_nbytes`, and a slot
-        takes `slot_nbytes` besides.
+        `new_kernels(runtime, decoder, config, num_slots, max_len)` makes them beside the target.
         """
+        config: LayersConfig = trained.config
 
-        def with_rope(decoder: NativeDecoder) -> Kernels:
-            kernels = new_kernels(decoder)
-            kernels.set_rope(rope.inverse_frequencies())
-            return kernels
+        def kernels(decoder: NativeDecoder) -> Kernels:
+            sizes = target.max_num_seqs, target.max_len
+            made = new_kernels(decoder.runtime, decoder.native, config, *sizes)
+            made.set_rope(config.rope.inverse_frequencies())
+            return made
 
-        super().__init__(options, target.model, with_rope, trained, eps)
+        super().__init__(options, target.model, kernels, trained, config.rms_norm_eps)
         self._slot_nbytes = slot_nbytes
-        self._row_nbytes = row_nbytes
-        self.features = Features(layers=layers)
+        self._row_nbytes = 4 * num_layers * config.num_key_value_heads * config.head_dim  # fp16
+        self.features = Features(layers=config.layers)
         self._free = [*range(target.max_num_seqs)]
         self._slots: dict[int, int] = {}
         self._texts: dict[int, list[int]] = {}
