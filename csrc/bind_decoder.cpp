@@ -2,6 +2,7 @@
 // raises ValueError.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
@@ -81,6 +82,16 @@ void round_rows(const std::string& format, const Array2<const float>& values,
                "out has the wrong shape");
     GilRelease unlocked;
     round_blocks(f, values.data(), values.shape(0) * values.shape(1), out.data());
+}
+
+WeightShapes weight_shapes_of(const std::map<std::string, std::vector<std::size_t>>& weights) {
+    WeightShapes shapes;
+    for (const auto& [name, sizes] : weights) {
+        need(sizes.size() == 1 || sizes.size() == 2, name + ": a weight has one dimension or two");
+        const bool is_matrix = sizes.size() == 2;
+        shapes[name] = {is_matrix, is_matrix ? dimension(sizes[0]) : 1, dimension(sizes.back())};
+    }
+    return shapes;
 }
 
 // A function of every number, as the kernels have it.
@@ -387,10 +398,11 @@ void bind_decoder(nb::module_& m) {
     decoder
         .def(
             "__init__",
-            [](Decoder* self, Runtime& runtime, nb::handle config) {
-                new (self) Decoder(runtime, shape_of(config));
+            [](Decoder* self, Runtime& runtime, nb::handle config,
+               const std::map<std::string, std::vector<std::size_t>>& weights) {
+                new (self) Decoder(runtime, shape_of(config), weight_shapes_of(weights));
             },
-            "runtime"_a, "config"_a, nb::keep_alive<1, 2>())
+            "runtime"_a, "config"_a, "weights"_a, nb::keep_alive<1, 2>())
         .def("set", &set, "name"_a, "format"_a, "num_in"_a, "rows"_a.noconvert(), "bias"_a.none())
         .def("set_codes", &set_codes, "name"_a, "format"_a, "codes"_a.noconvert(),
              "scales"_a.noconvert(), "mins"_a.none(), "bias"_a.none(),

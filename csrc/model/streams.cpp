@@ -42,24 +42,6 @@ void Decoder::check_streams() const {
         throw std::invalid_argument("streams in other layers than Gemma 3n's are unknown");
 }
 
-void Decoder::name_streams(Layer& layer, const std::string& prefix) {
-    const int width = shape_.hidden_size, num = shape_.streams.num, rank = shape_.streams.laurel_rank;
-    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
-        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
-    };
-    const auto numbers = [&](const char* name, Norm& to, int count) {
-        weights_[prefix + name] = {1, count, false, nullptr, &to, {}};
-    };
-    matrix("laurel_left", layer.laurel_left, rank, width);
-    matrix("laurel_right", layer.laurel_right, width, rank);
-    numbers("laurel_norm", layer.laurel_norm, width);
-    numbers("altup_router", layer.altup_router, num * width);
-    numbers("altup_router_norm", layer.altup_router_norm, width);
-    numbers("altup_predict", layer.altup_predict, num * num * num);
-    numbers("altup_correct", layer.altup_correct, num * num);
-    numbers("altup_scale", layer.altup_scale, width);
-}
-
 void Decoder::lay_out_streams(Scratch& scratch) {
     const StreamsShape& s = shape_.streams;
     const std::size_t rows = s.exists() ? num_rows_ : 0, width = shape_.hidden_size;

@@ -184,7 +184,9 @@ class Head(_HasHead):
     def nbytes(self) -> int: ...
 
 class Decoder(_HasHead):
-    def __init__(self, runtime: Runtime, config: ModelConfig) -> None: ...
+    def __init__(
+        self, runtime: Runtime, config: ModelConfig, weights: Mapping[str, Sequence[int]]
+    ) -> None: ...
     def set(
         self,
         name: str,

@@ -48,6 +48,7 @@ CODES = {"TO_CODES": True, "TO_FLOATS": False, "ADDS": False}
 TILE = {"HAS_BIAS": True, "ADDS": True, "BLOCK_M": 16, "BLOCK_N": BLOCK_N}
 DENSE, OF_EXPERTS = ({"SHARE": each, "OUTPUTS": 768, "MOST": ROWS} for each in (0, 8))
 ROUTED = {"NUM": 128, "WIDE": 128, "ACTIVE": 8, "IS_RENORMALIZED": True}
+ROUTED |= {"GROUPS": 8, "ACTIVE_GROUPS": 4, "GROUP_BEST": 2}
 FLOAT = {"K": 4096, "X": 4096, "GROUP_K": 4096, "IS_FLOAT8": False, **TILE, **DENSE}
 STATE = {"PAIRS": 4, "WINDOW": 0, "HAS_CAP": False, "IS_INT8": False}
 LINEAR = ("q4_1", "q4_0", "q4_z", "q4_k", "q5_k", "q6_k", "q8_0")
