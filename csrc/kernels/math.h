@@ -3,8 +3,8 @@
 
 #pragma once
 
-#include <cmath>
 #include <cstdint>
+#include <initializer_list>
 #include <limits>
 
 #include "kernels/half.h"
