@@ -5,7 +5,10 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 
+#include <algorithm>
 #include <chrono>
+#include <initializer_list>
+#include <optional>
 #include <string>
 #include <thread>
 
@@ -41,6 +44,22 @@ constexpr int kLargest = 1 << 28;  // no dimension of a model or a cache is larg
 
 inline void need(bool holds, const std::string& message) {
     if (!holds) throw nanobind::value_error(message.c_str());
+}
+
+template <class Array>
+void need_shape(const Array& array, std::initializer_list<std::size_t> shape,
+                const std::string& message) {
+    need(std::equal(shape.begin(), shape.end(), array.shape_ptr()), message);
+}
+
+template <class Array>
+auto data(const std::optional<Array>& array) {
+    return array ? array->data() : nullptr;
+}
+
+inline int dimension(std::size_t size) {
+    need(size >= 1 && size <= kLargest, "a weight's shape is out of range");
+    return static_cast<int>(size);
 }
 
 // An attribute of a Python object.

@@ -25,6 +25,7 @@ namespace forerun {
 
 void bind_cache(nb::module_& m);
 void bind_decoder(nb::module_& m);
+void bind_formats(nb::module_& m);
 void bind_networks(nb::module_& m);
 
 namespace {
@@ -277,5 +278,6 @@ NB_MODULE(_native, m) {
           "The likeliest continuations of each text, best first.");
     bind_cache(m);
     bind_decoder(m);
+    bind_formats(m);
     bind_networks(m);
 }

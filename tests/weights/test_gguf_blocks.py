@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+
 import gguf
 import gguf.quants
 import numpy as np
@@ -76,3 +79,19 @@ def test_blocks_of_other_formats_and_sizes_are_refused(
     arrays = np.zeros(rows, np.uint8), np.zeros(codes, np.uint8), np.zeros(scales, np.float32)
     with pytest.raises(ValueError, match=r"no stored blocks|wrong shape"):
         native.unpack_blocks(form, *arrays, None)
+
+
+def test_weights_are_read_without_the_gguf_package() -> None:
+    code = """
+import sys
+sys.modules["gguf"] = None
+import numpy as np
+import forerun.llm
+from forerun.weights.codes import FORMATS
+from forerun.weights.stored import StoredTensor
+for name in ("q4_k", "iq2_xxs"):
+    data = np.zeros((2, FORMATS[name].block_nbytes), np.uint8)
+    print(StoredTensor("w", (2, 256), FORMATS[name], data).dequantize().any())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["False", "False"]
