@@ -90,6 +90,17 @@ def test_a_receipt_of_the_cpu_is_that_of_the_card(
     assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
 
 
+@pytest.mark.parametrize("drafter", ["auto", "mlp_speculator"])
+def test_a_plan_counts_what_networks_have_on_the_host(
+    forerun, default_model: Path, drafter: str
+) -> None:
+    asked = ("plan", "-m", default_model, "--device", "cuda", "-c", 512, "--json")
+    code, out, said = forerun(*asked, "-d", drafter)
+    assert code == 0, said
+    weights = json.loads(out.splitlines()[-1])["components"]["drafter_weights"]
+    assert (weights > 13458432) == (drafter == "mlp_speculator")
+
+
 @pytest.mark.skipif(DEVICE != "cpu", reason="there is a card")
 def test_without_a_card_it_is_planned_for_one_and_not_loaded(forerun, tiny_gguf: Path) -> None:
     asked = ("-m", tiny_gguf, "--device", "cuda", "-c", 64, "-d", "none")
