@@ -5,18 +5,19 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/grids.h"
 #include "model/types.h"
 
 namespace forerun {
 
 inline constexpr int kSuper = 256;  // values of a K block
 
-// One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
-// whole numbers, Scales::Super; the byte of an exponent or of e4m3).
-struct StoredGroup {
-    std::uint8_t codes[kGroup];
-    std::uint16_t scale, minimum;
-};
+// What codes stand for: IQ4's values; twice the numbers of e2m1 (OCP Microscaling Formats 1.0), whose scales are halved in
+// turn.
+inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
+                                               1,    13,   25,  38,  53,  69,  89,  113};
+inline constexpr std::int8_t kFp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
+                                               0, -1, -2, -3, -4, -6, -8, -12};
 
 static inline std::uint16_t half_at(const std::uint8_t* p) {
     std::uint16_t h;
@@ -81,18 +82,6 @@ static inline StoredGroup read_nvfp4(const std::uint8_t* p, int j) {
     out.scale = p[4 + j];
     add_bits<8>(p + 6 + 8 * j, 0, 4, 0, out.codes);
     add_bits<8>(p + 6 + 8 * j, 4, 4, 0, out.codes + 8);
-    return out;
-}
-
-// A block of codes of a table, as weights/gguf_grids.py lays it out: fp16 factor, a byte of scale for each GROUP
-// values, nibbles in the order of the values.
-template <int GROUP>
-static inline StoredGroup read_table(const std::uint8_t* block, int j) {
-    StoredGroup out{};
-    out.scale = block[2 + j];
-    const std::uint8_t* nibbles = block + 2 + kSuper / GROUP + GROUP / 2 * j;
-    for (int i = 0; i < GROUP; ++i)
-        out.codes[i] = static_cast<std::uint8_t>(nibbles[i / 2] >> i % 2 * 4 & 15);
     return out;
 }
 
@@ -193,12 +182,17 @@ static inline StoredGroup read_q6_k(const std::uint8_t* block, int j) {
     return out;
 }
 
+// The fp16 factor, or pair `i` of factors, of a Super block.
+static inline std::uint16_t factor_of(const WeightFormat& f, const std::uint8_t* block, int i = 0) {
+    return f.factors_at == kInWords ? iq1_m_factor(block) : half_at(block + f.factors_at + 2 * i);
+}
+
 constexpr auto kFloat = Activations::Float;
 constexpr auto kInt8 = Activations::Int8Groups;
 constexpr auto kFlat = Activations::Flat;
 
-// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a
-// tile kernel.
+// A new format is a line here, a function that reads its blocks and, if no tile kernel fits, a tile kernel. Python has
+// them from here (weights/codes.py).
 constexpr WeightFormat kFormats[] = {
     {"f32", Tile::F32, kFloat, 32, 1, 0, Scales::None, 1, 4, nullptr},
     {"f16", Tile::F16, kFloat, 16, 1, 0, Scales::None, 1, 2, nullptr},
@@ -220,19 +214,19 @@ constexpr WeightFormat kFormats[] = {
     {"iq4_nl", Tile::IQ4, kInt8, 4, 32, 0, Scales::Half, 32, 18, read_block<4, false>, 0, kIq4Values},
     {"iq4_xs", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 136, read_iq4_xs, 0,
      kIq4Values},
-    {"iq3_xxs", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+    {"iq3_xxs", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 98, read_iq3_xxs, 0,
      kIq3xxsValues, 0.25f},
-    {"iq3_s", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+    {"iq3_s", Tile::T4K, kInt8, 4, 32, 0, Scales::SuperSigned, kSuper, 110, read_iq3_s, 0,
      kIq3sValues},
-    {"iq2_xxs", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+    {"iq2_xxs", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 66, read_iq2_xxs, 0,
      kIq2Values, 0.125f},
-    {"iq2_xs", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+    {"iq2_xs", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 74, read_iq2_xs, 0,
      kIq2Values, 0.125f},
-    {"iq2_s", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+    {"iq2_s", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 82, read_iq2_s, 0,
      kIq2Values, 0.125f},
-    {"iq1_s", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 138, read_table<32>, 0,
+    {"iq1_s", Tile::T3K, kInt8, 3, 32, 0, Scales::SuperSigned, kSuper, 50, read_iq1_s, 0,
      kIq1Values, 0.125f},
-    {"iq1_m", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 146, read_table<16>, 0,
+    {"iq1_m", Tile::T3P, kInt8, 3, 16, 0, Scales::SuperSigned, kSuper, 56, read_iq1_m, kInWords,
      kIq1Values, 0.125f},
     {"tq1_0", Tile::T2, kInt8, 2, 32, 1, Scales::SuperAlone, kSuper, 54, read_tq1_0, 52},
     {"tq2_0", Tile::T2, kInt8, 2, 32, 1, Scales::SuperAlone, kSuper, 66, read_tq2_0, 64},

@@ -189,43 +189,70 @@ void unpack_floats(const Linear& linear, const std::uint8_t* tile, int lane, flo
     }
 }
 
+// As StoredGroup has them.
+struct GroupNumbers {
+    std::uint16_t scale, minimum;
+};
+
+// What write_scales (kernels/tile_writer.h) wrote of one output.
+GroupNumbers read_scales(const WeightFormat& f, const std::uint8_t* scales, int lane) {
+    const std::uint8_t byte = scales[lane];
+    switch (f.scales) {
+        case Scales::SuperAlone:
+        case Scales::Channel: return {0, 0};
+        case Scales::SuperNibbles: return {static_cast<std::uint16_t>(byte & 15), static_cast<std::uint16_t>(byte >> 4)};
+        case Scales::SuperMin: return {byte, scales[kTile + lane]};
+        case Scales::SuperSigned:
+        case Scales::Small:
+        case Scales::Exponent: return {byte, 0};
+        default:
+            return {half_at(scales + 2 * lane), has_pair(f.scales) ? half_at(scales + 32 + 2 * lane) : std::uint16_t{0}};
+    }
+}
+
+// In place of a minimum Scales::HalfZero has minus the zero point.
 struct Grid {
     float scale, minimum;
 };
 
-// That of a group, part `part` of unit u.
+// What the numbers of a group mean, given the factors that stand beside it.
+Grid grid_of(const WeightFormat& f, const GroupNumbers& group, const Grid& factors) {
+    const auto scale = static_cast<float>(group.scale), minimum = static_cast<float>(group.minimum);
+    switch (f.scales) {
+        case Scales::Channel:
+        case Scales::SuperAlone: return {factors.scale, 0.0f};
+        case Scales::SuperSigned:
+            return {factors.scale * f.step * static_cast<float>(static_cast<std::int8_t>(group.scale)), 0.0f};
+        case Scales::SuperMin:
+        case Scales::SuperNibbles: return {factors.scale * scale, factors.minimum * minimum};
+        case Scales::Exponent: return {exponent_to_float(static_cast<std::uint8_t>(group.scale)), 0.0f};
+        case Scales::Small:
+            return {256.0f * f.step * small_e4m3_to_float(static_cast<std::uint8_t>(group.scale)) * factors.scale, 0.0f};
+        default:
+            return {half_to_float(group.scale), has_pair(f.scales) ? half_to_float(group.minimum) : 0.0f};
+    }
+}
+
+// Those of a group in a tile, part `part` of unit u.
 Grid grid_of(const WeightFormat& f, const std::uint8_t* tile, int u, int part, int lane) {
     const std::size_t at = unit_offset(f, u);
     const std::uint8_t* scales = tile + at + codes_nbytes(f) + part * scales_nbytes(f.scales);
-    const std::uint8_t* factors =
-        tile + unit_offset(f, u / 8 * 8) - factors_nbytes(f.scales) + 2 * lane;
-    Grid grid{0.0f, 0.0f};
-    switch (f.scales) {
-        case Scales::Channel: std::memcpy(&grid.scale, tile + 4 * lane, 4); return grid;
-        case Scales::Exponent: return {exponent_to_float(scales[lane]), 0.0f};
-        case Scales::SuperAlone: return {half_to_float(half_at(factors)), 0.0f};
-        case Scales::SuperSigned: {
-            const int scale = static_cast<std::int8_t>(scales[lane]);
-            return {half_to_float(half_at(factors)) * f.step * static_cast<float>(scale), 0.0f};
-        }
-        case Scales::Small: {
-            std::memcpy(&grid.scale, tile + 4 * lane, 4);
-            return {256.0f * f.step * small_e4m3_to_float(scales[lane]) * grid.scale, 0.0f};
-        }
-        case Scales::SuperMin:
-        case Scales::SuperNibbles: {
-            const bool is_byte = f.scales == Scales::SuperMin;
-            const int scale = is_byte ? scales[lane] : scales[lane] & 15,
-                      minimum = is_byte ? scales[kTile + lane] : scales[lane] >> 4;
-            return {half_to_float(half_at(factors)) * static_cast<float>(scale),
-                    half_to_float(half_at(factors + 32)) * static_cast<float>(minimum)};
-        }
-        default:
-            grid.scale = half_to_float(half_at(scales + 2 * lane));
-            if (has_pair(f.scales)) grid.minimum = half_to_float(half_at(scales + 32 + 2 * lane));
-            if (f.scales == Scales::HalfZero) grid.minimum *= grid.scale;
-            return grid;
-    }
+    const int nbytes = factors_nbytes(f.scales);
+    const std::uint8_t* halves = tile + unit_offset(f, u / 8 * 8) - nbytes + 2 * lane;
+    Grid factors{0.0f, 0.0f};
+    if (head_nbytes(f.scales) > 0) std::memcpy(&factors.scale, tile + 4 * lane, 4);
+    if (nbytes > 0) factors.scale = half_to_float(half_at(halves));
+    if (nbytes > 32) factors.minimum = half_to_float(half_at(halves + 32));
+    return grid_of(f, read_scales(f, scales, lane), factors);
+}
+
+// Those of a block.
+Grid factors_of(const WeightFormat& f, const std::uint8_t* block) {
+    Grid factors{0.0f, 0.0f};
+    if (f.scales == Scales::Small) std::memcpy(&factors.scale, block, 4);
+    if (is_super(f.scales)) factors.scale = half_to_float(factor_of(f, block));
+    if (factors_nbytes(f.scales) > 32) factors.minimum = -half_to_float(factor_of(f, block, 1));
+    return factors;
 }
 
 void unpack_in_order(const Linear& linear, int row, float* out) {
@@ -247,7 +274,8 @@ void unpack_row(const Linear& linear, int row, float* out) {
     if (f.is_float()) return unpack_floats(linear, tile, lane, out);
     for (int g = 0; g < linear.num_in / f.group; ++g) {
         const std::uint8_t* unit = tile + unit_offset(f, g / parts);
-        const Grid grid = grid_of(f, tile, g / parts, g % parts, lane);
+        Grid grid = grid_of(f, tile, g / parts, g % parts, lane);
+        if (f.scales == Scales::HalfZero) grid.minimum *= grid.scale;
         for (int i = 0; i < f.group; ++i) {
             int code = read_code(f, unit, lane, g % parts * f.group + i);
             code = f.values ? f.values[code] : code - f.zero;
@@ -264,6 +292,32 @@ void unpack_row(const Linear& linear, int row, float* out) {
                 first[k + distance] = low - high;
             }
     for (int k = 0; k < linear.num_in; ++k) first[k] *= linear.flat->inverse[k];
+}
+
+int scale_group(const WeightFormat& f) { return f.scales == Scales::SuperAlone ? f.block : f.group; }
+
+double bits_per_weight(const WeightFormat& f) {
+    constexpr int num_in = kSuper;  // of one tile
+    return 8.0 * static_cast<double>(tile_nbytes(f, num_in) - head_nbytes(f.scales)) / (kTile * num_in);
+}
+
+void unpack_blocks(const WeightFormat& f, std::size_t num_blocks, const std::uint8_t* block, std::uint8_t* codes,
+                   float* scales, float* offsets) {
+    if (!f.read) throw std::invalid_argument(std::string(f.name) + " has no stored blocks of codes");
+    for (std::size_t b = 0; b < num_blocks; ++b, block += f.block_nbytes) {
+        const Grid factors = factors_of(f, block);
+        for (int j = 0; j < f.block / f.group; ++j, codes += f.group) {
+            const StoredGroup group = f.read(block, j);
+            for (int i = 0; i < f.group; ++i) {
+                const int code = f.values ? f.values[group.codes[i]] : group.codes[i] - f.zero;
+                codes[i] = static_cast<std::uint8_t>(code);
+            }
+            if (j * f.group % scale_group(f)) continue;
+            const Grid grid = grid_of(f, {group.scale, group.minimum}, factors);
+            *scales++ = grid.scale;
+            if (offsets) *offsets++ = grid.minimum;
+        }
+    }
 }
 
 }  // namespace forerun

@@ -77,6 +77,16 @@ Packed gather_rows(const Linear& linear, std::span<const std::int64_t> rows);
 // flattened rows, those of all places (num_in); of those with scales of their own, times `inverse`.
 void unpack_row(const Linear& linear, int row, float* out);
 
+// Inputs that share a scale in a checkpoint.
+int scale_group(const WeightFormat& format);
+// What a weight takes in memory, with its part of the scales.
+double bits_per_weight(const WeightFormat& format);
+// Stored blocks as whole numbers (num_blocks, block), which are what they mean: minus their zero, or of the format's
+// values. Scales are (num_blocks, block / scale_group), and so are, if the format has any, `offsets`: minima, or minus
+// the zero points. Throws std::invalid_argument for a format without blocks of codes.
+void unpack_blocks(const WeightFormat& format, std::size_t num_blocks, const std::uint8_t* block, std::uint8_t* codes,
+                   float* scales, float* offsets);
+
 // Zeroed memory for weights: small pieces share huge pages.
 Buffer weight_memory(std::size_t nbytes);
 // What is allocated beyond the weights so far goes back to the system.

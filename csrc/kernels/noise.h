@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <cstring>
 
+#include "kernels/math.h"
 #include "model/types.h"
 
 namespace forerun::FORERUN_ISA {
@@ -37,16 +38,6 @@ inline Floats half_uniform(Words bits) {
     return (__builtin_convertvector((Ints)(bits & 0x7FFFFFFFu), Floats) + 0.5f) * 0x1p-32f;
 }
 
-inline Floats double_arctanh(Floats z) {
-    const Floats square = z * z, doubled = z + z;
-    Floats series = square * (1.0f / 13) + 1.0f / 11;
-    series = series * square + 1.0f / 9;
-    series = series * square + 1.0f / 7;
-    series = series * square + 1.0f / 5;
-    series = series * square + 1.0f / 3;
-    return doubled * square * series + doubled;
-}
-
 // x = 2^exponent m, log m = 2 arctanh((m - 1) / (m + 1)).
 struct LogParts {
     Floats above, below, exponent;
@@ -66,9 +57,9 @@ inline Floats gumbel(Words bits) {
     const LogParts of_v = log_parts(v);
     const Floats z = (is_small ? v : -of_v.above) / (is_small ? 2.0f - v : of_v.below);
     const Floats whole = -of_v.exponent * kLn2;
-    const Floats exponential = (is_small ? Floats{} : whole) + double_arctanh(z);
+    const Floats exponential = (is_small ? Floats{} : whole) + ieee::double_arctanh(z);
     const LogParts parts = log_parts(exponential);
-    return -parts.exponent * kLn2 + double_arctanh(-parts.above / parts.below);
+    return -parts.exponent * kLn2 + ieee::double_arctanh(-parts.above / parts.below);
 }
 
 // Not below the noise: -log(-log u) < -log v, where log2 is no less than a line through powers of two.

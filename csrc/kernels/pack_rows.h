@@ -14,9 +14,9 @@ namespace forerun::FORERUN_ISA {
     const int nbytes = factors_nbytes(f.scales);
     for (int u = 0; u < num_in / kUnit; u += kSuper / kUnit, row += f.block_nbytes) {
         std::uint8_t* at = tile + unit_offset(f, u) - nbytes;
-        put_half(at, lane, half_at(row + f.factors_at));
+        put_half(at, lane, factor_of(f, row));
         if (nbytes == 32) continue;
-        const int minimum = half_at(row + f.factors_at + 2) ^ 0x8000;  // minima are subtracted
+        const int minimum = factor_of(f, row, 1) ^ 0x8000;  // minima are subtracted
         put_half(at + 32, lane, static_cast<std::uint16_t>(minimum));
     }
 }

@@ -67,6 +67,12 @@ void round_q4_1(const float* values, std::uint8_t* block) {
         block[4 + i] = static_cast<std::uint8_t>(codes[i] | codes[i + kGroup / 2] << 4);
 }
 
+bool are_finite(const float* values) {
+    std::uint32_t most = 0;
+    for (int i = 0; i < kGroup; ++i) most = std::max(most, word_of_float(values[i]) & 0x7FFFFFFFu);
+    return most < 0x7F800000u;
+}
+
 }  // namespace
 
 void round_blocks(const WeightFormat& format, const float* values, std::size_t count, std::uint8_t* blocks) {
@@ -76,7 +82,14 @@ void round_blocks(const WeightFormat& format, const float* values, std::size_t c
     if (!round || count % kGroup)
         throw std::invalid_argument("numbers are rounded to q8_0 or q4_1 by 32, not " + std::to_string(count) +
                                     " to " + format.name);
-    for (std::size_t i = 0; i < count; i += kGroup, blocks += format.block_nbytes) round(values + i, blocks);
+    for (std::size_t i = 0; i < count; i += kGroup, blocks += format.block_nbytes) {
+        if (are_finite(values + i)) {
+            round(values + i, blocks);
+        } else {
+            std::memset(blocks, 0, format.block_nbytes);
+            put_half(blocks, std::nanf(""));
+        }
+    }
 }
 
 }  // namespace forerun

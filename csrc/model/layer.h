@@ -2,6 +2,8 @@
 
 #pragma once
 
+#include <map>
+#include <string>
 #include <vector>
 
 #include "kernels/formats.h"
@@ -37,9 +39,16 @@ struct Layer {
     int kind = 0;
 };
 
+// (outputs, inputs) of a matrix, else (1, count).
+struct WeightShape {
+    bool is_matrix;
+    int num_out, num_in;
+};
+using WeightShapes = std::map<std::string, WeightShape>;
+
 // A row of the table of weights: what is expected, where passes look for it, and its memory.
 struct Weight {
-    int num_out, num_in;  // num_out 0: any; of numbers that are no matrix, columns that become rows
+    int num_out, num_in;  // of numbers that are no matrix, columns that become rows, and how many they are
     bool is_optional;
     Linear* linear;  // one of these
     Norm* norm;

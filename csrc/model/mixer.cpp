@@ -9,6 +9,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/math.h"
 #include "model/model.h"
 
 namespace forerun {
@@ -37,10 +38,6 @@ struct Channels {
           key(mixer.kind == MixerKind::Delta ? mixer.key_width() : mixer.value_width()),
           value(mixer.kind == MixerKind::Delta ? 2 * mixer.key_width() : 0) {}
 };
-
-float sigmoid(float x) { return 1.0f / (1.0f + std::exp(-x)); }
-
-float softplus(float x) { return x > 20.0f ? x : std::log1p(std::exp(x)); }
 
 }  // namespace
 
@@ -279,9 +276,9 @@ void Decoder::mix_value(int index, int row, int head) {
              convolved_ + static_cast<std::size_t>(row) * mixer.num_channels + channel);
     float* projected = qkv_ + row * at.stride;
     float &rate = projected[at.rate + head], &decay = projected[at.decay + head];
-    float step = softplus(decay + layer.dt_bias.weight[head]);
+    float step = ieee::softplus(decay + layer.dt_bias.weight[head]);
     if (mixer.kind == MixerKind::Delta) {
-        rate = sigmoid(rate);
+        rate = ieee::sigmoid(rate);
     } else {
         step = std::min(std::max(step, mixer.least_step), mixer.most_step);
         rate = step;

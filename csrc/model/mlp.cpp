@@ -9,6 +9,7 @@
 #include <array>
 #include <cmath>
 
+#include "kernels/math.h"
 #include "model/model.h"
 #include "model/sums.h"
 
@@ -59,7 +60,7 @@ void Decoder::run_mlp(Worker& worker, int index) {
 void Decoder::gate_mlp(int index, int row) {
     const float *x = normed_.x + static_cast<std::size_t>(row) * shape_.hidden_size,
                 *weight = layers_[index].mlp_gate.weight;
-    mlp_gates_[row] = 1.0f / (1.0f + std::exp(-dot(x, weight, shape_.hidden_size)));
+    mlp_gates_[row] = ieee::sigmoid(dot(x, weight, shape_.hidden_size));
 }
 
 // Gates whose cutoffs depend on all of a row's, of some channels.
@@ -134,11 +135,11 @@ namespace {
 // logits have the order of its scores.
 void to_scores(const ExpertsShape& shape, float* logits) {
     if (shape.is_sigmoid) {
-        for (int i = 0; i < shape.num; ++i) logits[i] = 1.0f / (1.0f + std::exp(-logits[i]));
+        for (int i = 0; i < shape.num; ++i) logits[i] = ieee::sigmoid(logits[i]);
     } else if (shape.has_choice_bias) {
         const float largest = *std::max_element(logits, logits + shape.num);
         float total = 0.0f;
-        for (int i = 0; i < shape.num; ++i) total += logits[i] = std::exp(logits[i] - largest);
+        for (int i = 0; i < shape.num; ++i) total += logits[i] = ieee::exp(logits[i] - largest);
         for (int i = 0; i < shape.num; ++i) logits[i] /= total;
     }
 }
@@ -188,13 +189,13 @@ void Decoder::weigh_experts(int index, const float* scores, float largest, const
     const bool is_softmax = !shape.is_sigmoid && !shape.has_choice_bias;
     float total = 0.0f;
     for (int i = 0; i < shape.num_active; ++i) {
-        weights[i] = is_softmax ? std::exp(scores[chosen[i]] - largest) : scores[chosen[i]];
+        weights[i] = is_softmax ? ieee::exp(scores[chosen[i]] - largest) : scores[chosen[i]];
         total += weights[i];
     }
     total += shape.sum_offset;
     if (!shape.is_renormalized) {
         total = is_softmax ? 0.0f : 1.0f;
-        for (int i = 0; is_softmax && i < shape.num; ++i) total += std::exp(scores[i] - largest);
+        for (int i = 0; is_softmax && i < shape.num; ++i) total += ieee::exp(scores[i] - largest);
     }
     const float* scale = layers_[index].experts_scale.weight;
     for (int i = 0; i < shape.num_active; ++i)

@@ -3,12 +3,13 @@
 #include "model/model.h"
 
 #include <algorithm>
+#include <charconv>
 #include <cmath>
 #include <stdexcept>
 
 namespace forerun {
 
-Decoder::Decoder(Runtime& runtime, const Shape& shape)
+Decoder::Decoder(Runtime& runtime, const Shape& shape, const WeightShapes& weights)
     : shape_(shape),
       runtime_(runtime),
       kernels_(runtime.kernels),
@@ -43,15 +44,14 @@ Decoder::Decoder(Runtime& runtime, const Shape& shape)
     for (int i = 0; i < shape.num_layers; ++i) heads = std::max(heads, num_projected_heads(i));
     heads_ = std::vector<Counter>(heads);
     units_ = std::vector<Counter>(most_split_units());
-    name_weights();
+    place_weights(weights);
     check_mixers();
     check_latent();
     check_streams();
 }
 
 Decoder::Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm)
-    : Decoder(runtime, shape) {
-    weights_.clear();
+    : Decoder(runtime, shape, {}) {
     layers_ = std::move(layers);
     final_norm_ = norm;
     is_checked_ = true;
@@ -65,139 +65,89 @@ Decoder::~Decoder() {
     pool_.settle();
 }
 
-// The table of weights: every name, its shape, and where it goes.
-void Decoder::name_weights() {
-    const Shape& s = shape_;
-    const int width = s.hidden_size, own = s.per_layer_width;
-    std::string prefix;
-    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in,
-                            bool is_optional = false) {
-        weights_[prefix + name] = {num_out, num_in, is_optional, &to, nullptr, {}};
-    };
-    const auto norm = [&](const char* name, Norm& to, int size, bool is_optional = false) {
-        weights_[prefix + name] = {1, size, is_optional, nullptr, &to, {}};
-    };
-    matrix("embed", embed_, s.vocab_size, width);
-    matrix("head", head_, s.vocab_size, width, true);  // else the embedding's
-    if (s.position_offset >= 0) matrix("positions", positions_, 0, width);
-    norm("norm", final_norm_, width);
-    if (own > 0) {
-        matrix("per_layer_embed", per_layer_embed_, 0, s.num_layers * own);
-        matrix("per_layer_proj", per_layer_proj_, s.num_layers * own, width);
-        norm("per_layer_norm", per_layer_norm_, own);
+namespace {
+
+template <class Of, class T>
+struct Place {
+    const char* name;
+    T Of::*at;
+};
+
+template <class Of, class T, std::size_t N>
+T* find_place(const Place<Of, T> (&places)[N], Of& of, std::string_view name) {
+    for (const Place<Of, T>& place : places)
+        if (name == place.name) return &(of.*place.at);
+    return nullptr;
+}
+
+// Weights of layers are called as the fields that hold them.
+#define PLACE(name) {#name, &Layer::name}
+constexpr Place<Mlp, Linear> kMlpMatrices[] = {{"gate", &Mlp::gate}, {"up", &Mlp::up}, {"down", &Mlp::down}};
+constexpr Place<Layer, Linear> kMatrices[] = {
+    PLACE(q), PLACE(k), PLACE(v), PLACE(o), PLACE(attn_gate), PLACE(router), PLACE(inp_gate), PLACE(inp_proj),
+    PLACE(in_proj), PLACE(z), PLACE(beta), PLACE(dt), PLACE(q_a), PLACE(q_rope), PLACE(kv_a), PLACE(k_rope),
+    PLACE(k_b), PLACE(v_b), PLACE(laurel_left), PLACE(laurel_right)};
+constexpr Place<Layer, Norm> kNumbers[] = {
+    PLACE(attn_norm), PLACE(mlp_norm), PLACE(attn_out_norm), PLACE(mlp_out_norm), PLACE(q_norm), PLACE(k_norm),
+    PLACE(sinks), PLACE(experts_norm), PLACE(router_norm), PLACE(dense_out_norm), PLACE(experts_out_norm),
+    PLACE(experts_scale), PLACE(inp_norm), PLACE(scale), PLACE(mlp_gate), PLACE(choice_bias), PLACE(conv),
+    PLACE(conv_bias), PLACE(dt_bias), PLACE(decay), PLACE(skip), PLACE(state_norm), PLACE(q_a_norm),
+    PLACE(kv_a_norm), PLACE(laurel_norm), PLACE(altup_router), PLACE(altup_router_norm), PLACE(altup_predict),
+    PLACE(altup_correct), PLACE(altup_scale)};
+#undef PLACE
+
+}  // namespace
+
+// The weight's place among those of the model, or of its layer: "layers.3.q".
+Weight Decoder::place_of(std::string_view name, const WeightShape& shape) {
+    static constexpr Place<Decoder, Linear> matrices[] = {
+        {"embed", &Decoder::embed_},
+        {"head", &Decoder::head_},
+        {"positions", &Decoder::positions_},
+        {"per_layer_embed", &Decoder::per_layer_embed_},
+        {"per_layer_proj", &Decoder::per_layer_proj_},
+        {"altup_proj", &Decoder::altup_proj_},
+        {"altup_unembed", &Decoder::altup_unembed_}};
+    static constexpr Place<Decoder, Norm> numbers[] = {{"norm", &Decoder::final_norm_},
+                                                       {"per_layer_norm", &Decoder::per_layer_norm_}};
+    constexpr std::string_view experts = "expert_", layers = "layers.";
+    Weight weight{shape.num_out, shape.num_in, false, find_place(matrices, *this, name),
+                  find_place(numbers, *this, name), {}};
+    std::size_t index = layers_.size();
+    if (name.starts_with(layers))
+        std::from_chars(name.data() + layers.size(), name.data() + name.size(), index);
+    if (index < layers_.size()) {
+        Layer& layer = layers_[index];
+        const std::string_view own = name.substr(name.rfind('.') + 1);
+        const bool is_expert = own.starts_with(experts);
+        weight.linear = is_expert ? find_place(kMlpMatrices, layer.experts, own.substr(experts.size()))
+                                  : find_place(kMlpMatrices, layer.mlp, own);
+        if (!weight.linear) weight.linear = find_place(kMatrices, layer, own);
+        weight.norm = find_place(kNumbers, layer, own);
+        if (own == "conv") weight.num_out = mixer_of(static_cast<int>(index)).num_taps;
     }
-    if (s.streams.exists()) {
-        matrix("altup_proj", altup_proj_, (s.streams.num - 1) * width, width);
-        matrix("altup_unembed", altup_unembed_, (s.streams.num - 1) * width, width);
+    if (shape.is_matrix ? !weight.linear : !weight.norm)
+        throw std::invalid_argument("there is no place for a weight called " + std::string(name));
+    return weight;
+}
+
+// Places for weights, and what layers have beside them.
+void Decoder::place_weights(const WeightShapes& weights) {
+    for (const auto& [name, shape] : weights) weights_[name] = place_of(name, shape);
+    if (!weights.empty() && !weights_.contains("head")) {  // else the embedding's
+        weights_["head"] = place_of("head", {true, shape_.vocab_size, shape_.hidden_size});
+        weights_["head"].is_optional = true;
     }
-    const auto mlp = [&](std::string name, Mlp& to, int size, int count, bool is_gated) {
-        to.inner = size;
-        if (is_gated) matrix((name + "gate").c_str(), to.gate, count * size, width);
-        matrix((name + "up").c_str(), to.up, count * size, width);
-        matrix((name + "down").c_str(), to.down, count * width, size);
-    };
-    const bool is_wide = s.qk_norm == QkNorm::Whole || s.qk_norm == QkNorm::Each;
-    for (int i = 0; i < s.num_layers; ++i) {
+    for (int i = 0; i < shape_.num_layers; ++i) {
         Layer& layer = layers_[i];
-        const LayerShape& l = s.layers[i];
-        const int q = s.num_heads * l.kv.head_dim, kv = l.kv.num_heads * l.kv.head_dim;
-        const bool has_keys = l.shares_kv_of < 0;
-        prefix = "layers." + std::to_string(i) + ".";
-        if (s.norms_before && l.has_mixer) norm("attn_norm", layer.attn_norm, width);
-        if (s.norms_before && !s.is_parallel && l.has_feed_forward()) norm("mlp_norm", layer.mlp_norm, width);
-        if (s.norms_after) {
-            norm("attn_out_norm", layer.attn_out_norm, width);
-            norm("mlp_out_norm", layer.mlp_out_norm, width);
-        }
-        if (l.mixer.exists()) {
-            name_mixer(layer, l.mixer, prefix);
-        } else if (s.latent.exists() && l.has_mixer) {
-            name_latent(layer, prefix);
-        } else if (l.has_mixer) {
-            matrix("q", layer.q, q, width);
-            if (has_keys) matrix("k", layer.k, kv, width);
-            if (has_keys && l.has_values) matrix("v", layer.v, kv, width);
-            matrix("o", layer.o, width, q);
-            if (s.has_attention_gate) matrix("attn_gate", layer.attn_gate, q, width);
-            if (s.qk_norm != QkNorm::None) {
-                norm("q_norm", layer.q_norm, is_wide ? q : l.kv.head_dim);
-                if (has_keys) norm("k_norm", layer.k_norm, is_wide ? kv : l.kv.head_dim);
-            }
-            if (s.has_sinks) norm("sinks", layer.sinks, s.num_heads);
-        }
-        if (l.has_mlp) mlp("", layer.mlp, l.inner, 1, s.is_gated);
+        const LayerShape& l = shape_.layers[i];
+        layer.mlp.inner = l.inner;
         layer.mlp.has_sparse_activation = l.has_sparse_activation;
         layer.mlp.sparsity_cutoff = l.sparsity_cutoff;
-        if (s.streams.exists()) name_streams(layer, prefix);
-        if (own > 0) {
-            matrix("inp_gate", layer.inp_gate, own, width);
-            matrix("inp_proj", layer.inp_proj, width, own);
-            norm("inp_norm", layer.inp_norm, width);
-        }
-        if (s.has_layer_scales) norm("scale", layer.scale, 1);
-        const ExpertsShape& experts = l.experts;
-        if (experts.num == 0) continue;
-        if (experts.has_choice_bias) norm("choice_bias", layer.choice_bias, experts.num);
-        if (experts.gates_mlp) norm("mlp_gate", layer.mlp_gate, width);
-        if (experts.has_norms) {
-            norm("experts_norm", layer.experts_norm, width);
-            norm("router_norm", layer.router_norm, width);
-            norm("dense_out_norm", layer.dense_out_norm, width);
-            norm("experts_out_norm", layer.experts_out_norm, width);
-            norm("experts_scale", layer.experts_scale, experts.num);
-        }
-        matrix("router", layer.router, experts.num, width);
-        mlp("expert_", layer.experts, experts.inner, experts.num, s.is_gated);
+        layer.experts.inner = l.experts.inner;
+        if (l.mixer.has_heads())
+            layer.key_scale.assign(l.mixer.key_dim, 1.0f / std::sqrt(static_cast<float>(l.mixer.key_dim)));
     }
-}
-
-void Decoder::name_latent(Layer& layer, const std::string& prefix) {
-    const LatentShape& latent = shape_.latent;
-    const int width = shape_.hidden_size, heads = shape_.num_heads;
-    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
-        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
-    };
-    const auto norm = [&](const char* name, Norm& to, int size) {
-        weights_[prefix + name] = {1, size, false, nullptr, &to, {}};
-    };
-    const int made_of = latent.query_rank > 0 ? latent.query_rank : width;
-    if (latent.query_rank > 0) {
-        matrix("q_a", layer.q_a, made_of, width);
-        norm("q_a_norm", layer.q_a_norm, made_of);
-    }
-    matrix("q", layer.q, heads * latent.query_dim, made_of);
-    matrix("q_rope", layer.q_rope, heads * latent.rope_dim, made_of);
-    matrix("kv_a", layer.kv_a, latent.rank, width);
-    norm("kv_a_norm", layer.kv_a_norm, latent.rank);
-    matrix("k_rope", layer.k_rope, latent.rope_dim, width);
-    matrix("k_b", layer.k_b, heads * latent.rank, latent.query_dim);
-    matrix("v_b", layer.v_b, heads * latent.value_dim, latent.rank);
-    matrix("o", layer.o, width, heads * latent.value_dim);
-}
-
-void Decoder::name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix) {
-    const int width = shape_.hidden_size, channels = mixer.num_channels;
-    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
-        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
-    };
-    const auto numbers = [&](const char* name, Norm& to, int count, int num_columns = 1) {
-        weights_[prefix + name] = {num_columns, count, false, nullptr, &to, {}};
-    };
-    matrix("in_proj", layer.in_proj, mixer.has_heads() ? channels : 3 * width, width);
-    matrix("o", layer.o, width, mixer.has_heads() ? mixer.value_width() : width);
-    numbers("conv", layer.conv, channels * mixer.num_taps, mixer.num_taps);
-    if (mixer.has_bias) numbers("conv_bias", layer.conv_bias, channels);
-    if (!mixer.has_heads()) return;
-    matrix("z", layer.z, mixer.value_width(), width);
-    matrix("dt", layer.dt, mixer.num_heads, width);
-    numbers("dt_bias", layer.dt_bias, mixer.num_heads);
-    numbers("decay", layer.decay, mixer.num_heads);
-    const bool is_delta = mixer.kind == MixerKind::Delta;
-    if (is_delta) matrix("beta", layer.beta, mixer.num_heads, width);
-    if (!is_delta) numbers("skip", layer.skip, mixer.num_heads);
-    numbers("state_norm", layer.state_norm, is_delta ? mixer.value_dim : mixer.value_width());
-    const auto dim = static_cast<float>(mixer.key_dim);
-    layer.key_scale.assign(mixer.key_dim, 1.0f / std::sqrt(dim));
 }
 
 Weight& Decoder::find(const std::string& name) {
@@ -209,12 +159,11 @@ Weight& Decoder::find(const std::string& name) {
 void Decoder::set(const std::string& name, Packed packed) {
     Weight& weight = find(name);
     const Linear& given = packed.linear;
-    const int num_out = weight.num_out ? weight.num_out : given.num_out;
     if (!weight.linear) throw std::invalid_argument(name + " is a norm");
-    if (given.num_out != num_out || given.num_read() != weight.num_in)
+    if (given.num_out != weight.num_out || given.num_read() != weight.num_in)
         throw std::invalid_argument(
             name + " is (" + std::to_string(given.num_out) + ", " + std::to_string(given.num_read()) +
-            "), expected (" + std::to_string(num_out) + ", " + std::to_string(weight.num_in) + ")");
+            "), expected (" + std::to_string(weight.num_out) + ", " + std::to_string(weight.num_in) + ")");
     const bool is_dense = name.starts_with("layers.") && !shape_.latent.exists() && name.find("expert_") == name.npos &&
                           name.find("router") == name.npos && name.find("inp_") == name.npos &&
                           name.find("laurel") == name.npos;

@@ -16,6 +16,7 @@
 #include <map>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "model/cache.h"
@@ -31,7 +32,9 @@ namespace forerun {
 
 class Decoder {
   public:
-    Decoder(Runtime& runtime, const Shape& shape);
+    // `weights` are all that the shape asks for, with their sizes, which are not checked against it: model/shapes.py
+    // has them. A tied head may be left out. Throws std::invalid_argument for a name without a place.
+    Decoder(Runtime& runtime, const Shape& shape, const WeightShapes& weights);
     // Layers and the norm behind them, whose weights somebody else holds: rows are given and hidden states are taken.
     Decoder(Runtime& runtime, const Shape& shape, std::vector<Layer> layers, const Norm& norm);
     ~Decoder();
@@ -91,13 +94,11 @@ class Decoder {
 
   private:
     Weight& find(const std::string& name);
-    void name_weights();
-    void name_mixer(Layer& layer, const MixerShape& mixer, const std::string& prefix);
-    void name_latent(Layer& layer, const std::string& prefix);
+    void place_weights(const WeightShapes& weights);
+    Weight place_of(std::string_view name, const WeightShape& shape);
     void check_mixers() const;
     void check_latent() const;
     void check_streams() const;
-    void name_streams(Layer& layer, const std::string& prefix);
     void check_flat() const;
     void check_id(std::int64_t id) const;
     bool quantizes_after_attention(int layer) const;

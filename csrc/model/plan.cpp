@@ -7,6 +7,7 @@
 #include <string>
 #include <utility>
 
+#include "kernels/math.h"
 #include "model/model.h"
 
 namespace forerun {
@@ -108,7 +109,7 @@ void Decoder::plan() {
     query_scales_.clear();
     for (const Query& query : queries_) {
         const auto times = static_cast<float>(query.position / shape_.query_growth_every);
-        const float growth = 1.0f + shape_.query_growth * std::log(1.0f + times);
+        const float growth = 1.0f + shape_.query_growth * ieee::log1p(times);
         query_scales_.push_back(shape_.attention_scale * growth);
     }
     for (AttentionKind& kind : kinds_) plan_attention(kind);
@@ -122,9 +123,9 @@ void Decoder::plan_attention(AttentionKind& kind) {
     kind.sin.clear();
     for (const Query& query : queries_)
         for (float frequency : kind.frequencies) {
-            const float angle = static_cast<float>(query.position) * frequency;
-            kind.cos.push_back(std::cos(angle) * kind.factor);
-            kind.sin.push_back(std::sin(angle) * kind.factor);
+            const auto [cos, sin] = ieee::turn(static_cast<float>(query.position) * frequency);
+            kind.cos.push_back(cos * kind.factor);
+            kind.sin.push_back(sin * kind.factor);
         }
     kind.rope = {kind.cos.data(), kind.sin.data(), static_cast<int>(kind.frequencies.size())};
     kind.queries = queries_;

@@ -11,6 +11,7 @@
 #include <cmath>
 #include <stdexcept>
 
+#include "kernels/math.h"
 #include "model/model.h"
 #include "model/sums.h"
 
@@ -39,24 +40,6 @@ void Decoder::check_streams() const {
     if (shape_.per_layer_width == 0 || !shape_.norms_before || !shape_.norms_after || shape_.latent.exists() ||
         shape_.is_parallel || shape_.has_layer_scales || !is_plain)
         throw std::invalid_argument("streams in other layers than Gemma 3n's are unknown");
-}
-
-void Decoder::name_streams(Layer& layer, const std::string& prefix) {
-    const int width = shape_.hidden_size, num = shape_.streams.num, rank = shape_.streams.laurel_rank;
-    const auto matrix = [&](const char* name, Linear& to, int num_out, int num_in) {
-        weights_[prefix + name] = {num_out, num_in, false, &to, nullptr, {}};
-    };
-    const auto numbers = [&](const char* name, Norm& to, int count) {
-        weights_[prefix + name] = {1, count, false, nullptr, &to, {}};
-    };
-    matrix("laurel_left", layer.laurel_left, rank, width);
-    matrix("laurel_right", layer.laurel_right, width, rank);
-    numbers("laurel_norm", layer.laurel_norm, width);
-    numbers("altup_router", layer.altup_router, num * width);
-    numbers("altup_router_norm", layer.altup_router_norm, width);
-    numbers("altup_predict", layer.altup_predict, num * num * num);
-    numbers("altup_correct", layer.altup_correct, num * num);
-    numbers("altup_scale", layer.altup_scale, width);
 }
 
 void Decoder::lay_out_streams(Scratch& scratch) {
@@ -117,7 +100,7 @@ void Decoder::route_streams(const Layer& layer, int row, float* routed) {
     float* normed = normed_.x + static_cast<std::size_t>(row) * width;
     kernels_.norm(x_ + static_cast<std::size_t>(row) * width, layer.altup_router_norm, width, normed);
     for (int i = 0; i < shape_.streams.num; ++i)
-        routed[i] = std::tanh(dot(normed, layer.altup_router.weight + static_cast<std::size_t>(i) * width, width));
+        routed[i] = ieee::tanh(dot(normed, layer.altup_router.weight + static_cast<std::size_t>(i) * width, width));
 }
 
 // A product of a matrix (count, streams) with a row's numbers.

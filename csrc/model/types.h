@@ -82,23 +82,17 @@ constexpr int head_nbytes(Scales scales) {
 
 inline constexpr int kFloat8Group = 128;  // inputs that share the scale of e4m3 numbers
 
-// What codes stand for: IQ4's grid; twice the numbers of e2m1; the grids of IQ3_XXS and IQ3_S; in 3 bits those of
-// IQ2, and of IQ1, times 8, with its shifts.
-inline constexpr std::int8_t kIq4Values[16] = {-127, -104, -83, -65, -49, -35, -22, -10,
-                                               1,    13,   25,  38,  53,  69,  89,  113};
-inline constexpr std::int8_t kFp4Values[16] = {0, 1,  2,  3,  4,  6,  8,  12,
-                                               0, -1, -2, -3, -4, -6, -8, -12};
-inline constexpr std::int8_t kIq3xxsValues[16] = {4,  12,  20,  28,  36,  44,  52,  62,
-                                                  -4, -12, -20, -28, -36, -44, -52, -62};
-inline constexpr std::int8_t kIq3sValues[16] = {1,  3,  5,  7,  9,  11,  13,  15,
-                                                -1, -3, -5, -7, -9, -11, -13, -15};
-inline constexpr std::int8_t kIq2Values[16] = {8, 25, 43, 0, -8, -25, -43, 0};
-inline constexpr std::int8_t kIq1Values[16] = {-7, 1, 9, 0, -9, -1, 7, 0};
+// One group of one output: codes, and fp16 scale and minimum (minus the zero point, Scales::HalfZero;
+// whole numbers, Scales::Super; the byte of an exponent or of e4m3).
+struct StoredGroup {
+    std::uint8_t codes[kGroup];
+    std::uint16_t scale, minimum;
+};
 
-struct StoredGroup;
+inline constexpr int kInWords = -1;  // where the factor of IQ1_M lies: in the tops of its last words
 
 // How the weights of a linear layer are stored: weight = scale * (code - zero) + minimum, or, with
-// `values`, scale * values[code]. The table of all is in kernels/blocks.cpp.
+// `values`, scale * values[code]. The table of all is in kernels/blocks.h.
 struct WeightFormat {
     const char* name;  // GGUF's, in lower case, but q*_z, q*_c and f8 are our own
     Tile tile;
@@ -109,7 +103,7 @@ struct WeightFormat {
     Scales scales;
     int block, block_nbytes;  // values and bytes of a block in a checkpoint
     StoredGroup (*read)(const std::uint8_t* block, int group);  // one of a block's; null: floats
-    int factors_at = 0;                   // where a block's fp16 factors lie; Super
+    int factors_at = 0;                   // where a block's fp16 factors lie; Super, or kInWords
     const std::int8_t* values = nullptr;  // of 16 codes
     float step = 1.0f;                    // what the factors are multiplied by
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from forerun import _native
 from forerun.model.config import ModelConfig
+from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import FORMATS
 
 NUM_OUT, NUM_IN, PASSES = 512, 1024, 2
@@ -39,7 +40,7 @@ def decoder_of(isa: str, form: str) -> _native.Decoder:
         head_dim=64,
         max_position=64,
     )
-    decoder = _native.Decoder(_native.Runtime(isa, 1), config)
+    decoder = _native.Decoder(_native.Runtime(isa, 1), config, weight_shapes(config))
     random, name = np.random.default_rng(0), "layers.0.up"
     if FORMATS[form].is_flat:
         codes = random.integers(-7, 8, (NUM_OUT, NUM_IN)).astype(np.int8)
@@ -49,7 +50,7 @@ def decoder_of(isa: str, form: str) -> _native.Decoder:
             name, form, codes, np.ones(NUM_OUT, np.float32), ones, pieces, 127, False, None
         )
         return decoder
-    shape = NUM_OUT, int(NUM_IN * FORMATS[form].bits_per_weight / 8)
+    shape = NUM_OUT, NUM_IN // FORMATS[form].block * FORMATS[form].block_nbytes
     decoder.set(name, form, NUM_IN, random.integers(0, 64, shape, dtype=np.uint8), None)
     return decoder
 

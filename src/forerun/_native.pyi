@@ -1,7 +1,7 @@
 """Types of the optional native extension; built from csrc/, absent where there was no C++ compiler."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,17 @@ def gumbel(
     key: int, tokens: NDArray[np.int32], out: NDArray[np.float32], isa: str = "auto"
 ) -> None: ...
 def read_bytes(bytes: NDArray[np.uint8]) -> int: ...
+def evaluate(
+    function: str, x: NDArray[np.float32], out: NDArray[np.float32], isa: str = "auto"
+) -> None: ...
+def weight_formats() -> list[dict[str, Any]]: ...
+def unpack_blocks(
+    format: str,
+    rows: NDArray[np.uint8],
+    codes: NDArray[np.uint8],
+    scales: NDArray[np.float32],
+    offsets: NDArray[np.float32] | None,
+) -> None: ...
 def round_blocks(format: str, values: NDArray[np.float32], out: NDArray[np.uint8]) -> None: ...
 
 class SuffixIndex:
@@ -173,7 +184,9 @@ class Head(_HasHead):
     def nbytes(self) -> int: ...
 
 class Decoder(_HasHead):
-    def __init__(self, runtime: Runtime, config: ModelConfig) -> None: ...
+    def __init__(
+        self, runtime: Runtime, config: ModelConfig, weights: Mapping[str, Sequence[int]]
+    ) -> None: ...
     def set(
         self,
         name: str,

@@ -26,7 +26,7 @@ ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
-    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"), "powers": "*i64",
+    **dict.fromkeys(("pairs", "lists", "chosen", "order"), "*i32"),
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
     ("eps", "multiplier", "inverse", "twice", "once", "divisor", "sum_offset", "scale"), "fp32"
@@ -48,6 +48,7 @@ CODES = {"TO_CODES": True, "TO_FLOATS": False, "ADDS": False}
 TILE = {"HAS_BIAS": True, "ADDS": True, "BLOCK_M": 16, "BLOCK_N": BLOCK_N}
 DENSE, OF_EXPERTS = ({"SHARE": each, "OUTPUTS": 768, "MOST": ROWS} for each in (0, 8))
 ROUTED = {"NUM": 128, "WIDE": 128, "ACTIVE": 8, "IS_RENORMALIZED": True}
+ROUTED |= {"GROUPS": 8, "ACTIVE_GROUPS": 4, "GROUP_BEST": 2}
 FLOAT = {"K": 4096, "X": 4096, "GROUP_K": 4096, "IS_FLOAT8": False, **TILE, **DENSE}
 STATE = {"PAIRS": 4, "WINDOW": 0, "HAS_CAP": False, "IS_INT8": False}
 LINEAR = ("q4_1", "q4_0", "q4_z", "q4_k", "q5_k", "q6_k", "q8_0")
@@ -109,7 +110,7 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
         FLOAT | {"GROUP_K": 128, "IS_FLOAT8": True},
         {"weights": "*u8"},
     )
-    for kind in ("silu", "gelu_tanh", "swiglu_oai"):
+    for kind in ("silu", "gelu", "gelu_tanh", "swiglu_oai"):
         gated = {
             "F": 14336,
             "KIND": kind,

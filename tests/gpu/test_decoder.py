@@ -41,6 +41,7 @@ KINDS = {
     "turned": (replace(TURNED, num_layers=1), "q8_0"),
     "floats, part of a head turned": (FLOATS, "bf16"),
     "sinks": (SINKS, "mxfp4"),
+    "exact gelu": (replace(SMALL, norm="layer", gated_mlp=False, activation="gelu"), "q8_0"),
 }
 FP16 = ("plain", "no rope, odd heads", "sandwich", "sinks")
 """Kinds whose attention differs; what floats take, the interpreter takes long for."""

@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import ctypes
 from dataclasses import replace
 
-import numpy as np
 import pytest
-import torch
-import triton
-import triton.language as tl
 
 from forerun.core.batch import Batch, Segment
 from forerun.gpu import load as room
-from forerun.gpu.experts import powers
-from forerun.gpu.numbers import LAUNCH, expf
 from forerun.model.config import ExpertsConfig, LayerConfig
-from tests.gpu.oracle import DEVICE, Both, same
+from tests.gpu.oracle import Both, same
 from tests.native.models import EXPERTS, GATED, ROPE, SINKS, random_weights, text
 
 TREE = (-1, 0, 0, 1, 3)
@@ -68,34 +61,3 @@ def test_rows_of_one_expert_fill_more_than_a_tile() -> None:
     )
     alone = models.gpu.forward(Batch((Segment(0, 39, text(40)[39:]),)), caches[1])
     assert same(together.last[20:], alone.last)
-
-
-@triton.jit
-def put_expf(x, out, powers, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(out + at, expf(tl.load(x + at), powers))
-
-
-def test_exponentials_of_a_router_are_the_c_librarys() -> None:
-    """Of the numbers that routers see, of any float at all, and of those that glibc's fused code rounds up."""
-    random = np.random.default_rng(0)
-    words = random.integers(0, 1 << 32, 8000, dtype=np.uint32).view(np.float32)
-    ends = [
-        0.0,
-        -0.0,
-        np.inf,
-        -np.inf,
-        32.564632415771484,
-        -63.09946060180664,
-        88.72283,
-        88.7229,
-        -103.97208,
-        -104.0,
-    ]
-    usual = random.uniform(-110, 90, 16384 - len(words) - len(ends))
-    x = np.concatenate([np.where(np.isnan(words), 1.0, words), ends, usual]).astype(np.float32)
-    libm = ctypes.CDLL("libm.so.6").expf
-    libm.restype, libm.argtypes = ctypes.c_float, [ctypes.c_float]
-    given, out = torch.from_numpy(x).to(DEVICE), torch.zeros(len(x), device=DEVICE)
-    put_expf[(16,)](given, out, powers(given.device), BLOCK=1024, **LAUNCH)
-    assert same(out.cpu().numpy(), np.array([libm(float(each)) for each in x], np.float32))

@@ -6,6 +6,7 @@ import zlib
 from collections.abc import Mapping
 from dataclasses import replace
 
+import gguf
 import numpy as np
 import pytest
 
@@ -27,7 +28,7 @@ from forerun.model.model import Model
 from forerun.model.shapes import weight_shapes
 from forerun.weights.codes import E4M3, FLOAT8_GROUP, FORMATS, Codes
 from forerun.weights.flat import FLAT_CODES, FlatRows
-from forerun.weights.gguf_blocks import nvfp4, quantize
+from forerun.weights.gguf_blocks import nvfp4
 from forerun.weights.stored import StoredTensor
 
 VOCAB = 77  # the last tile of the head is not whole
@@ -286,7 +287,8 @@ def stored(name: str, values: np.ndarray, dtype: str) -> StoredTensor:
     elif dtype in FACTORS:
         data = _random_blocks(values.shape, dtype)
     else:
-        data = quantize(np.ascontiguousarray(values, np.float32), FORMATS[dtype])
+        kind = gguf.GGMLQuantizationType[dtype.upper()]
+        data = gguf.quantize(np.ascontiguousarray(values, np.float32), kind)
         data = data.view(np.uint8).reshape(values.shape[0] if values.ndim > 1 else 1, -1)
     return StoredTensor(name, values.shape, FORMATS[dtype], data)
 

@@ -1,16 +1,15 @@
-"""The native library rounds numbers to the bytes that the plain way gives."""
+"""The native library reads and rounds blocks as the `gguf` package does."""
 
 from __future__ import annotations
 
-import subprocess
-import sys
-
 import gguf
+import gguf.quants
 import numpy as np
 import pytest
 
 from forerun.weights.codes import FORMATS
 from forerun.weights.gguf_blocks import quantize
+from forerun.weights.stored import StoredTensor
 
 
 def numbers() -> np.ndarray:
@@ -40,27 +39,40 @@ def test_other_formats_and_sizes_are_refused(form: str, out: tuple[int, int]) ->
         native.round_blocks(form, values, np.zeros(out, np.uint8))
 
 
-def test_the_gguf_package_is_imported_for_grids_alone() -> None:
-    code = """
-import sys
-import numpy as np
-from forerun.weights.codes import FORMATS
-from forerun.weights.gguf_blocks import for_kernels
-for name in ("q4_k", "tq1_0", "iq2_xxs"):
-    blocks = for_kernels(np.zeros((2, FORMATS[name].block_nbytes), np.uint8), FORMATS[name])
-    print(name, blocks.shape[1], "gguf.quants" in sys.modules)
-"""
-    printed = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, check=True
-    )
-    assert printed.stdout.split() == [
-        "q4_k",
-        "144",
-        "False",
-        "tq1_0",
-        "54",
-        "False",
-        "iq2_xxs",
-        "138",
-        "True",
-    ]
+@pytest.mark.parametrize("form", ["q8_0", "q4_1"])
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+def test_a_block_with_a_number_that_is_not_finite_is_nan(form: str, value: float) -> None:
+    values = np.ones((1, 64), np.float32)
+    values[0, 3] = value
+    blocks = quantize(values, FORMATS[form])
+    read = StoredTensor("w", values.shape, FORMATS[form], blocks).dequantize()[0]
+    assert np.isnan(read[:32]).all()
+    assert np.abs(read[32:] - 1).max() < 1e-3
+
+
+@pytest.mark.parametrize("grid", ["IQ2_XXS", "IQ2_XS", "IQ2_S", "IQ3_XXS", "IQ3_S", "IQ1_S"])
+def test_every_point_of_a_grid_is_read(grid: str) -> None:
+    """All indices, which random blocks do not reach."""
+    form, dtype = FORMATS[grid.lower()], gguf.GGMLQuantizationType[grid]
+    random = np.random.default_rng(0).integers(0, 256, (600, form.block_nbytes), np.uint8)
+    first = random[:, :2].view(np.uint16)
+    first[:] = 0x3C00
+    read = StoredTensor("w", (600, 256), form, random).dequantize()
+    assert np.array_equal(read, gguf.dequantize(random, dtype))
+    layout = getattr(gguf.quants, grid)
+    length = layout.grid_shape[1]
+    assert len(np.unique(np.abs(read.reshape(-1, length)), axis=0)) >= layout.grid_shape[0]
+
+
+@pytest.mark.parametrize(
+    ("form", "shapes"),
+    [("bf16", [(2, 64), (2, 32), (2, 1)]), ("q4_0", [(2, 17), (2, 32), (2, 1)]), ("q4_0", [(2, 18), (2, 32), (2, 2)])],
+)  # fmt: skip
+def test_blocks_of_other_formats_and_sizes_are_refused(
+    form: str, shapes: list[tuple[int, int]]
+) -> None:
+    native = pytest.importorskip("forerun._native")
+    rows, codes, scales = shapes
+    arrays = np.zeros(rows, np.uint8), np.zeros(codes, np.uint8), np.zeros(scales, np.float32)
+    with pytest.raises(ValueError, match=r"no stored blocks|wrong shape"):
+        native.unpack_blocks(form, *arrays, None)

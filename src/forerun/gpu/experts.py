@@ -10,10 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from decimal import Context
-from functools import cache
 
-import numpy as np
 import torch
 import triton
 from torch import Tensor
@@ -53,7 +50,7 @@ class Experts:
         self.router.multiply(normed, num, logits)
         bias = logits if self.choice_bias is None else self.choice_bias
         route[(num,)](
-            logits, bias, powers(logits.device), chosen, weights, self.shape.sum_offset, self.shape.scale, multiplier,
+            logits, bias, chosen, weights, self.shape.sum_offset, self.shape.scale, multiplier,
             NUM=count, WIDE=triton.next_power_of_2(count), ACTIVE=active,
             IS_SIGMOID=self.shape.scoring == "sigmoid", HAS_BIAS=self.choice_bias is not None,
             IS_RENORMALIZED=self.shape.renormalized, GROUPS=self.shape.num_groups,
@@ -78,14 +75,6 @@ class Experts:
         given = room("given", num_pairs, self.down.num_out // pairs.num_experts)
         self.down.multiply(activate(up), num, given, pairs=pairs, reads_pairs=True)
         return given
-
-
-@cache
-def powers(device: torch.device) -> Tensor:
-    """Return the powers of two that `expf` takes (32,): the bits of 2^(i / 32), less i / 32 of the exponent's."""
-    exact = Context(prec=40)
-    roots = [float(exact.power(2, exact.divide(i, 32))) for i in range(32)]
-    return torch.from_numpy(np.array(roots).view(np.int64) - (np.arange(32) << 47)).to(device)
 
 
 def add_experts(x: Tensor, given: Tensor, weights: Tensor, num: int) -> None:

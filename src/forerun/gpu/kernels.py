@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from forerun.gpu.codes import read_codes, read_numbers
-from forerun.gpu.numbers import GROUP, cap, exp, moments, sigmoid, store_codes, sum16
+from forerun.gpu.numbers import GROUP, cap, exp, gelu, moments, sigmoid, store_codes, sum16
 
 
 @triton.jit
@@ -202,6 +202,8 @@ def _activation(x, KIND: tl.constexpr):
     y = x
     if KIND == "silu":
         y = x * sigmoid(x)
+    elif KIND == "gelu":
+        y = gelu(x)
     elif KIND == "gelu_tanh":
         y = x * sigmoid(1.59576912 * tl.fma(0.044715, (x * x) * x, x))
     elif KIND == "relu":

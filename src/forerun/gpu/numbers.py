@@ -42,31 +42,25 @@ def exp(x):
 
 
 @triton.jit
-def expf(x, powers):
-    """Return e^x with the bits of glibc's expf, which routers take: 2^(n / 32) from a table, times a cubic, in fp64.
-
-    After Arm's optimized routines (MIT), v23. All 2^32 floats were compared; two are rounded as fused code rounds them.
-    """
-    is_inside = (x >= -103.97207641601562) & (x <= 88.72283172607422)
-    z = tl.where(is_inside, x, 0.0).to(tl.float64) * 46.16624130844683
-    shifted = z + 6755399441055744.0
-    n = shifted.to(tl.int64, bitcast=True)
-    r = z - (shifted - 6755399441055744.0)
-    power = (tl.load(powers + (n & 31)) + (n << 47)).to(tl.float64, bitcast=True)
-    cubic = (1.6938359250920212e-06 * r + 2.3459809789509004e-04) * (r * r) + (
-        0.021660849396613134 * r + 1.0
-    )
-    y = (cubic * power).to(tl.float32)
-    y = tl.where(x == 32.564632415771484, 138880149880832.0, y)
-    y = tl.where(x == -63.09946060180664, 3.946866735154823e-28, y)
-    y = tl.where(is_inside, y, tl.where(x < 0.0, 0.0, float("inf")))
-    return tl.where(x == x, y, x)
-
-
-@triton.jit
 def sigmoid(x):
     """Return 1 / (1 + e^-x)."""
     return tl.div_rn(1.0, 1.0 + exp(0.0 - x))
+
+
+@triton.jit
+def gelu(x):
+    """Return x P(x), P the normal distribution's, by the polynomial of csrc/kernels/rows.h."""
+    a = tl.minimum(tl.abs(x), 10.0, propagate_nan=tl.PropagateNan.ALL)
+    t = tl.div_rn(1.0, tl.fma(a, 0.3, 1.0))
+    y = tl.fma(t, 3.754836693e-2, -1.650789231e-1)
+    y = tl.fma(y, t, 2.200876772e-1)
+    y = tl.fma(y, t, -6.652673334e-2)
+    y = tl.fma(y, t, 1.354976445e-1)
+    y = tl.fma(y, t, 9.775570035e-2)
+    y = tl.fma(y, t, 1.211112589e-1)
+    y = tl.fma(y, t, 1.196050346e-1)
+    tail = (y * t) * exp(-0.5 * (a * a))
+    return tl.where(x < 0.0, 0.0, x) - a * tail
 
 
 @triton.jit

@@ -5,7 +5,6 @@ R rows, S segments.
 
 from __future__ import annotations
 
-import ctypes
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -14,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from forerun import _native
 from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
@@ -118,20 +118,18 @@ def run_starts(num_chunks: int) -> list[int]:
 
 
 def _query_scales(positions: np.ndarray, config: ModelConfig) -> Floats:
-    """Return what queries are multiplied by (R,), fp32: the logarithm is the C library's, as csrc/model/plan.cpp's."""
+    """Return what queries are multiplied by (R,), fp32, as csrc/model/plan.cpp does."""
     scale = np.float32(config.scale)
     if config.query_growth == 0:
         return np.full(len(positions), scale, np.float32)
-    log, one = _of_libm("logf"), np.float32(1)
-    times = (positions // config.query_growth_every).tolist()
-    logs = np.array([log(float(one + np.float32(each))) for each in times], np.float32)
-    return scale * (one + np.float32(config.query_growth) * logs)
+    logs = _evaluate("log1p", positions // config.query_growth_every)
+    return scale * (np.float32(1) + np.float32(config.query_growth) * logs)
 
 
 class Angles:
     """Cosines and sines (positions, half) of a rotary embedding on the device, made as far as they are asked for.
 
-    They are the C library's, as csrc/model/plan.cpp has them, and not the device's.
+    They are the CPU's, as csrc/model/plan.cpp has them, and not the device's.
     """
 
     def __init__(self, rope: RopeConfig, device: torch.device | str) -> None:
@@ -147,18 +145,18 @@ class Angles:
         known = len(self._tables[0])
         if known < stop:
             positions = np.arange(known, max(stop, known + BLOCK_ROWS), dtype=np.float32)
-            angles = (positions[:, None] * self._frequencies).ravel().tolist()
+            angles = positions[:, None] * self._frequencies
             for_both = []
-            for table, name in zip(self._tables, ("cosf", "sinf"), strict=True):
-                values = np.array([*map(_of_libm(name), angles)], np.float32) * self._factor
-                more = torch.from_numpy(values.reshape(-1, self.half)).to(self._device)
+            for table, name in zip(self._tables, ("cos", "sin"), strict=True):
+                values = _evaluate(name, angles) * self._factor
+                more = torch.from_numpy(values).to(self._device)
                 for_both.append(torch.cat((table, more)))
             self._tables = for_both[0], for_both[1]
         return self._tables
 
 
-def _of_libm(name: str):  # type: ignore[no-untyped-def]
-    """Return a function of the C library, from a float to a float."""
-    function = getattr(ctypes.CDLL("libm.so.6"), name)
-    function.restype, function.argtypes = ctypes.c_float, [ctypes.c_float]
-    return function
+def _evaluate(function: str, x: Floats) -> Floats:
+    """Return a function of numbers, of any shape, as the CPU's kernels have it."""
+    out = np.empty(x.size, np.float32)
+    _native.evaluate(function, np.ascontiguousarray(x, np.float32).ravel(), out)
+    return out.reshape(x.shape)

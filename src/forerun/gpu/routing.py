@@ -6,7 +6,7 @@ R rows, A active experts of a row, E experts, D hidden width.
 import triton
 import triton.language as tl
 
-from forerun.gpu.numbers import expf
+from forerun.gpu.numbers import exp, sigmoid
 
 
 @triton.jit
@@ -45,7 +45,7 @@ def _of_best_groups(
 
 @triton.jit
 def route(
-    logits, bias, powers, chosen, weights, sum_offset, scale, multiplier,
+    logits, bias, chosen, weights, sum_offset, scale, multiplier,
     NUM: tl.constexpr, WIDE: tl.constexpr, ACTIVE: tl.constexpr, IS_SIGMOID: tl.constexpr, HAS_BIAS: tl.constexpr,
     IS_RENORMALIZED: tl.constexpr, GROUPS: tl.constexpr, ACTIVE_GROUPS: tl.constexpr, GROUP_BEST: tl.constexpr,
 ):  # fmt: skip
@@ -57,9 +57,9 @@ def route(
     is_there = expert < NUM
     scores = tl.load(logits + row * NUM + expert, is_there, float("-inf"))
     if IS_SIGMOID:
-        scores = tl.div_rn(1.0, 1.0 + expf(0.0 - scores, powers))
+        scores = sigmoid(scores)
     elif HAS_BIAS:
-        scores = expf(scores - tl.max(scores, 0), powers)
+        scores = exp(scores - tl.max(scores, 0))
         scores = tl.div_rn(scores, _in_order(scores, expert, NUM))
     order = scores
     if HAS_BIAS:
@@ -76,7 +76,7 @@ def route(
     if IS_SIGMOID or HAS_BIAS:
         own = scores
     else:
-        own = expf(scores - tl.max(order, 0), powers)
+        own = exp(scores - tl.max(order, 0))
         if not IS_RENORMALIZED:
             total = _in_order(own, expert, NUM)
     if IS_RENORMALIZED:

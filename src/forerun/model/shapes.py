@@ -17,7 +17,8 @@ from forerun.model.config import (
 def weight_shapes(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     """Return the canonical names and shapes of the weights; a bias is `<name>.bias`, (out,), if the checkpoint has it.
 
-    Linear weights are (out, in), those of experts one below the other. `head` is absent when tied to `embed`.
+    Linear weights are (out, in), those of experts one below the other. `head` is absent when tied to `embed`. The
+    kernels have them from here (csrc/model/model.cpp), and need every weight that is named.
     """
     width = config.hidden_size
     shapes: dict[str, tuple[int, ...]] = {"embed": (config.vocab_size, width), "norm": (width,)}

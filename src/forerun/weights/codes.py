@@ -5,13 +5,15 @@ N rows (outputs), K columns (inputs) of a matrix; G groups of g columns share a 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core.errors import LoadError
+from forerun.core.native import native_problem
 from forerun.weights.flat import FLAT_CODES, FlatRows, need
 
 Bytes = NDArray[np.uint8]
@@ -59,69 +61,41 @@ class WeightFormat:
     has_zero: bool = False
     values: tuple[int, ...] | None = None
     """What the codes stand for, if not for themselves."""
-    held_bits: float | None = None
-    """Bits a weight takes in memory, where it is not a block's bytes."""
+    bits_per_weight: float = 0.0
+    """Bits a weight takes in memory, its part of the scales included."""
 
     @property
     def is_flat(self) -> bool:
         """Whether a row is codes with one scale, of flattened inputs."""
         return self.group is None and self.block > 1
 
-    @property
-    def bits_per_weight(self) -> float:
-        """Bits a weight takes in memory, its part of the scales included."""
-        return self.held_bits or 8 * self.block_nbytes / self.block
-
-
-IQ4_VALUES = (-127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113)
-FP4_VALUES = (0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12)
-"""Twice the numbers of e2m1 (OCP Microscaling Formats 1.0), whose scales are halved in turn."""
-IQ3_XXS_VALUES = (4, 12, 20, 28, 36, 44, 52, 62, -4, -12, -20, -28, -36, -44, -52, -62)
-IQ3_S_VALUES = (1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15)
-IQ2_VALUES = (8, 25, 43, 0, -8, -25, -43, 0)
-IQ1_VALUES = (-7, 1, 9, 0, -9, -1, 7, 0)
-"""Eight times -1, 0 and 1, shifted up or down by an eighth."""
 
 FLOAT8_GROUP = 128
 """Columns whose e4m3 numbers share a scale."""
 
-FORMATS: Mapping[str, WeightFormat] = {
-    format.name: format
-    for format in (
-        WeightFormat("f32", 32, block_nbytes=4),
-        WeightFormat("f16", 16, block_nbytes=2),
-        WeightFormat("bf16", 16, block_nbytes=2),
-        WeightFormat("q4_0", 4, 32, False, 32, 18),
-        WeightFormat("q4_1", 4, 32, True, 32, 20),
-        WeightFormat("q4_z", 4, 32, False, 32, 20, has_zero=True),
-        WeightFormat("q5_0", 5, 32, False, 32, 22),
-        WeightFormat("q5_1", 5, 32, True, 32, 24),
-        WeightFormat("q8_0", 8, 32, False, 32, 34),
-        WeightFormat("q8_m", 8, 32, True, 32, 36),
-        WeightFormat("q8_z", 8, 32, False, 32, 36, has_zero=True),
-        WeightFormat("q2_k", 2, 16, True, 256, 84),
-        WeightFormat("q3_k", 3, 16, False, 256, 110),
-        WeightFormat("q4_k", 4, 32, True, 256, 144),
-        WeightFormat("q5_k", 5, 32, True, 256, 176),
-        WeightFormat("q6_k", 6, 16, False, 256, 210),
-        WeightFormat("iq4_nl", 4, 32, False, 32, 18, values=IQ4_VALUES),
-        WeightFormat("iq4_xs", 4, 32, False, 256, 136, values=IQ4_VALUES),
-        WeightFormat("iq3_xxs", 4, 32, False, 256, 98, values=IQ3_XXS_VALUES, held_bits=4.3125),
-        WeightFormat("iq3_s", 4, 32, False, 256, 110, values=IQ3_S_VALUES, held_bits=4.3125),
-        WeightFormat("iq2_xxs", 3, 32, False, 256, 66, values=IQ2_VALUES, held_bits=3.3125),
-        WeightFormat("iq2_xs", 3, 16, False, 256, 74, values=IQ2_VALUES, held_bits=3.5625),
-        WeightFormat("iq2_s", 3, 16, False, 256, 82, values=IQ2_VALUES, held_bits=3.5625),
-        WeightFormat("iq1_s", 3, 32, False, 256, 50, values=IQ1_VALUES, held_bits=3.3125),
-        WeightFormat("iq1_m", 3, 16, False, 256, 56, values=IQ1_VALUES, held_bits=3.5625),
-        WeightFormat("tq1_0", 2, 256, False, 256, 54, held_bits=2.0625),
-        WeightFormat("tq2_0", 2, 256, False, 256, 66),
-        WeightFormat("mxfp4", 4, 32, False, 32, 17, values=FP4_VALUES),
-        WeightFormat("nvfp4", 4, 16, False, 32, 22, values=FP4_VALUES, held_bits=4.5),
-        WeightFormat("f8", 8, FLOAT8_GROUP, False, 1, 1),
-        WeightFormat("q4_c", 4, None, False, 32, 16),
-        WeightFormat("q8_c", 8, None, False, 32, 32),
-    )
-}
+
+class _Formats(Mapping[str, WeightFormat]):
+    """The table of the kernels (csrc/kernels/blocks.h). Looking into it raises LoadError if they are not there."""
+
+    @cached_property
+    def _table(self) -> dict[str, WeightFormat]:
+        if problem := native_problem():
+            raise LoadError(f"weights are read by the native kernels, and they are {problem}")
+        from forerun import _native
+
+        return {each["name"]: WeightFormat(**each) for each in _native.weight_formats()}
+
+    def __getitem__(self, name: str) -> WeightFormat:
+        return self._table[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+FORMATS: Mapping[str, WeightFormat] = _Formats()
 """The formats that can be read, by name; GGUF files have all but `q*_z`, `q8_m`, `q*_c` and `f8`."""
 
 

@@ -10,7 +10,7 @@ import math
 import mmap
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
@@ -35,11 +35,6 @@ from forerun.weights.gguf_header import (
 from forerun.weights.gguf_parts import check_parts, check_present, part_paths
 from forerun.weights.gguf_roles import no_model
 from forerun.weights.stored import StoredTensor
-
-_NVFP4 = replace(FORMATS["nvfp4"], block=64, block_nbytes=36)
-"""A file's blocks: four e4m3 scales, then the nibbles of each."""
-_FORMATS = {name: form for name, form in FORMATS.items() if name.upper() in TENSOR_TYPES.values()}
-_FORMATS["nvfp4"] = _NVFP4
 
 IDS = WeightFormat("i64", 64, block_nbytes=8)
 """Token ids of a drafter's head; no weights."""
@@ -131,10 +126,18 @@ def _add_tensors(tensors: dict[str, StoredTensor], header: Header, data: NDArray
         )
 
 
+@cache
+def _formats() -> Mapping[str, WeightFormat]:
+    """Return the formats that files have, by name. Blocks of NVFP4: four e4m3 scales, then the nibbles of each."""
+    known = {name.lower() for name in TENSOR_TYPES.values()} & FORMATS.keys()
+    nvfp4 = replace(FORMATS["nvfp4"], block=64, block_nbytes=36)
+    return {name: form for name, form in FORMATS.items() if name in known} | {"nvfp4": nvfp4}
+
+
 def _scale_nvfp4(tensors: dict[str, StoredTensor]) -> None:
     """Give matrices in NVFP4 the factors beside them: `.scale`, one or one an expert; `.input_scale` is not used."""
     for name, stored in list(tensors.items()):
-        if stored.format != _NVFP4:
+        if stored.format != _formats()["nvfp4"]:
             continue
         base = name.removesuffix(".weight")
         scale = tensors.pop(f"{base}.scale", None)
@@ -167,7 +170,7 @@ def _check_types(header: Header) -> None:
         others = f", nor is that of {' and '.join(names)}" if names else ""
         raise LoadError(
             f"tensor '{wrong[0].name}' is stored as {_type_name(wrong[0])}, which is not supported{others} "
-            f"({', '.join(_FORMATS).upper()} are): take the model's file in one of these, "
+            f"({', '.join(_formats()).upper()} are): take the model's file in one of these, "
             "such as Q4_K_M or IQ4_XS"
         )
 
@@ -178,7 +181,7 @@ def _type_name(info: TensorInfo) -> str:
 
 def _format(info: TensorInfo) -> WeightFormat | None:
     name = _type_name(info)
-    return IDS if name == "I64" else _FORMATS.get(name.lower())
+    return IDS if name == "I64" else _formats().get(name.lower())
 
 
 def _tensor(info: TensorInfo, data: NDArray[np.uint8], first: int) -> StoredTensor:

@@ -24,7 +24,7 @@ SCHEMES: tuple[str, ...] = get_args(Scheme)
 HEAD_BITS = (4, 8)
 """What `requantize` can make of a head."""
 
-_FORMATS = {"int8": FORMATS["q8_0"], "int4": FORMATS["q4_1"]}
+_FORMATS = {"int8": "q8_0", "int4": "q4_1"}
 _VOCABULARY = frozenset({"embed", "head", "per_layer_embed"})
 _LEFT_ALONE = ("positions", "router", "laurel_left", "laurel_right", "altup_proj", "altup_unembed")
 _ROWS_AT_A_TIME = 512
@@ -53,7 +53,7 @@ def quantized_format(
     is_matrix = len(shape) == 2 and shape[1] % 32 == 0
     if scheme == "none" or name.endswith(_LEFT_ALONE) or not is_matrix:
         return stored
-    rounded = _FORMATS["int8" if name in _VOCABULARY else scheme]
+    rounded = FORMATS[_FORMATS["int8" if name in _VOCABULARY else scheme]]
     return min(rounded, stored, key=lambda format: format.bits_per_weight)
 
 
@@ -72,7 +72,7 @@ def rounded_format(bits: int) -> WeightFormat:
     """Return how `requantize` stores a matrix. Raises ConfigError for other bits than 4 and 8."""
     if bits not in HEAD_BITS:
         raise ConfigError(unknown("number of bits", str(bits), map(str, HEAD_BITS)))
-    return _FORMATS["int4" if bits == 4 else "int8"]
+    return FORMATS[_FORMATS["int4" if bits == 4 else "int8"]]
 
 
 def _round(stored: StoredTensor, format: WeightFormat) -> StoredTensor:

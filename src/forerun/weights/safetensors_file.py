@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import mmap
-from collections.abc import Mapping, Set
+from collections.abc import Set
 from pathlib import Path
 
 import numpy as np
@@ -15,9 +15,7 @@ from forerun.system.opened import OpenedFile, open_noted
 from forerun.weights.codes import FORMATS, WeightFormat
 from forerun.weights.stored import StoredTensor
 
-FLOATS: Mapping[str, WeightFormat] = {
-    name: FORMATS[name.lower()] for name in ("F32", "F16", "BF16")
-}
+FLOATS = ("F32", "F16", "BF16")
 
 
 def read_tensors(
@@ -41,7 +39,8 @@ def read_tensors(
     data = np.frombuffer(mapped, np.uint8)[start:]
     tensors = {}
     for name, entry in header.items():
-        format = FLOATS.get(entry["dtype"]) or WeightFormat(entry["dtype"], bits=0)
+        dtype = entry["dtype"]
+        format = FORMATS[dtype.lower()] if dtype in FLOATS else WeightFormat(dtype, 0)
         shape = tuple(entry["shape"])
         num_rows = max(shape[0], 1) if len(shape) > 1 else 1
         rows = data[slice(*entry["data_offsets"])].reshape(num_rows, -1)

@@ -29,8 +29,8 @@ from forerun.model.config import ModelConfig
 from forerun.model.kernels import native
 from forerun.model.model import HeadPart, Hidden, Model
 from forerun.model.packing import ActOrder, fill, fill_blank
+from forerun.model.shapes import weight_shapes
 from forerun.system import device
-from forerun.weights.gguf_blocks import for_kernels
 from forerun.weights.rtn import Scheme
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class NativeDecoder:
         """The part of the model in this process: all of it, but for one of several processes."""
         self.runtime = runtime
         """Threads and scratch memory; models that share one compute in turn."""
-        self._native = _native.Decoder(runtime, config)
+        self._native = _native.Decoder(runtime, config, weight_shapes(config))
         self._names: dict[str, None] = {}
         self._act_order = ActOrder(config)
         for i in range(config.num_layers):
@@ -154,7 +154,7 @@ class NativeDecoder:
             elif codes is not None:
                 self._add_codes(name, form, codes, offset)
             else:
-                rows = np.ascontiguousarray(for_kernels(stored.data, stored.format))
+                rows = np.ascontiguousarray(stored.data)
                 self._native.set(name, form, stored.shape[1], rows, offset)
         except ValueError as error:
             raise LoadError(f"'{name}' ({form}) cannot be packed: {error}") from error

@@ -1,7 +1,4 @@
-"""The optional native extension: is it there, and if not, why and what is lost.
-
-Without it models run on GPUs alone, with drafters that need no kernels.
-"""
+"""The optional native extension: is it there, and if not, why and what to do. Without it no weights are read."""
 
 from __future__ import annotations
 

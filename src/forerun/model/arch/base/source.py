@@ -98,7 +98,9 @@ class TensorSource:
         if self.is_flat:
             stored = stored.flat()
         if self.is_log:
-            return stored.changed(lambda values: -np.exp(values))
+            return stored.changed(
+                lambda values: -np.exp(values, dtype=np.float64).astype(np.float32)
+            )
         if (self.factor, self.offset) == (1.0, 0.0):
             return stored
         return stored.changed(lambda values: values * self.factor + self.offset)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import gguf
 import numpy as np
 
 from forerun.core.arrays import Floats
@@ -21,11 +21,20 @@ from forerun.weights.codes import FORMATS
 from forerun.weights.gguf import GgufCheckpoint
 from forerun.weights.gguf_blocks import quantize
 
+if TYPE_CHECKING:
+    from gguf import GGUFWriter
+
 ARCHITECTURE = "eagle3"
 
 
 def write(path: Path, weights: EagleWeights, target: Target, of_target: GgufCheckpoint) -> None:
     """Write a file for llama.cpp, matrices in Q8_0. Raises LoadError for a network that it cannot run, and OSError."""
+    try:
+        import gguf
+    except ModuleNotFoundError as error:
+        raise LoadError(
+            "GGUF files are written by the package gguf: it comes with forerun's extra lab"
+        ) from error
     config = weights.config
     _check_supported(config)
     tensors = {name: each.dequantize() for name, each in weights.tensors.items()}
@@ -71,9 +80,11 @@ def _check_supported(config: Eagle3Config) -> None:
 
 
 def _add_metadata(
-    writer: gguf.GGUFWriter, config: Eagle3Config, target: Target, of_target: GgufCheckpoint
+    writer: GGUFWriter, config: Eagle3Config, target: Target, of_target: GgufCheckpoint
 ) -> None:
     """Write what llama.cpp asks for, and the target's tokenizer."""
+    from gguf import GGUFValueType
+
     writer.add_context_length(target.max_len)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(1)
@@ -92,9 +103,9 @@ def _add_metadata(
     writer.add_bool(f"{ARCHITECTURE}.norm_before_fc", config.norm_before_fc)
     for key, value in of_target.metadata.items():
         if key.startswith("tokenizer."):
-            kind = gguf.GGUFValueType.get_type(value)
-            is_id = kind is gguf.GGUFValueType.INT32
-            writer.add_key_value(key, value, gguf.GGUFValueType.UINT32 if is_id else kind)
+            kind = GGUFValueType.get_type(value)
+            is_id = kind is GGUFValueType.INT32
+            writer.add_key_value(key, value, GGUFValueType.UINT32 if is_id else kind)
 
 
 def _paired(weight: Floats, head_dim: int) -> Floats:
