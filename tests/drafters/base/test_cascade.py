@@ -23,7 +23,7 @@ from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.base.union import Union
-from forerun.engine.controller import Controller
+from forerun.engine.controller import Controller, Reserve
 from forerun.engine.engine import Engine
 from forerun.engine.model_price import DraftValues, ModelPrice
 from forerun.engine.sequence import SequenceState
@@ -175,7 +175,9 @@ def test_a_step_costs_what_it_reads_until_it_is_measured() -> None:
 
     def is_tried(step_cost: float) -> bool:
         seq = Seq(0, [1] * 600, GREEDY, 0)
-        return ModelPrice(step_cost).decide(seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=600)
+        return ModelPrice(step_cost, Reserve()).decide(
+            seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=600
+        )
 
     assert is_tried(0.04)
     assert not is_tried(0.5)
