@@ -148,10 +148,12 @@ void bind_controller(nb::module_& m) {
         .def("__len__", &DecayedMeans::size)
         .def(
             "record",
-            [](DecayedMeans& self, const Values& values) {
-                for (std::size_t i = 0; i < values.size(); ++i) self.record(i, values[i]);
+            [](DecayedMeans& self, const Values& values, double less, std::size_t count) {
+                for (std::size_t i = 0; i < values.size(); ++i) self.record(i, values[i] - less);
+                for (std::size_t i = values.size(); i < count; ++i) self.record(i, 0.0);
             },
-            "values"_a, "Add a case of each of the first means.")
+            "values"_a, "less"_a = 0.0, "count"_a = 0,
+            "Add a case of each of the first means: values, each less so much, and zeros up to `count`.")
         .def(
             "given",
             [](const DecayedMeans& self, Values priors, double weight) {

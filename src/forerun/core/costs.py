@@ -13,7 +13,6 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Mapping
-from functools import cache
 
 DECAY = 0.98
 """What a case counts for after the next one, wherever something is learned while requests run (kDecay in C++)."""
@@ -50,7 +49,8 @@ class CostCurve:
         """`points` are costs of an earlier run, by their sizes."""
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
-        self._table = cache(self._between)
+        self._table: list[float] = []
+        """What the table says of the sizes 0, 1, ... that were asked for."""
         self._least = LEAST_SHARE if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
         self.known: set[int] = set()
@@ -80,7 +80,7 @@ class CostCurve:
         self._means[size] = weight, mean
         (self.known.add if weight >= KNOWN else self.known.discard)(size)
         # The line: least squares with decaying weights; its slope stays while only one size is seen.
-        table = self._table(size)
+        table = self._between(size)
         self._weight = self._weight * DECAY + 1
         step, miss = table - self._size, cost - self._cost
         self._size += step / self._weight
@@ -105,10 +105,12 @@ class CostCurve:
         """Return the costs of the sizes 0, 1, ..., at least of so many."""
         if len(self._costs) >= num_sizes:
             return self._costs
+        num_sizes, table = max(num_sizes, SIZES), self._table
+        table += map(self._between, range(len(table), num_sizes))
         cost, slope, size, least = self._cost, self._slope, self._size, self._least
         self._costs = costs = [
             line if (line := cost + slope * (t - size)) > (low := t * least) else low
-            for t in map(self._table, range(max(num_sizes, SIZES)))
+            for t in table[:num_sizes]
         ]
         for size, (weight, mean) in self._means.items():
             if size < len(costs):

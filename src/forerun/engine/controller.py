@@ -132,6 +132,7 @@ class Adaptive(Controller):
         """Of drafts without models and with them."""
         self._values = DraftValues()
         """What the first, second, ... node of drafts added, in tokens net of their rows' time."""
+        self._first_values = [FIRST_VALUE / 2**i for i in range(longest + 1)]
         self._most = [0, 0]
         """Nodes of the largest draft without models, and with them."""
         self._of_seqs: dict[int, DraftValues] = {}
@@ -140,7 +141,7 @@ class Adaptive(Controller):
         self._models = ModelPrice(model_step_cost, self._reserve)
         self._num = 0
         """Sequences that decode in the step, those without drafts too; 0 if none may draft."""
-        self._is_trial = False
+        self._is_reading = self._is_trial = False
         self._tokens = self._time = 1 / (1 - DECAY)
         """Tokens of a sequence, and their time in plain passes of its batch: the older count less."""
         self._asked_before: frozenset[int] = frozenset()
@@ -150,7 +151,7 @@ class Adaptive(Controller):
         self, steps: Sequence[SequenceStep], num_others: int = 0, *, is_reading: bool = False
     ) -> None:
         """Set how many nodes pay, or a trial."""
-        before, self._num = self._of_seqs, len(steps) + num_others
+        before, self._num, self._is_reading = self._of_seqs, len(steps) + num_others, is_reading
         owns = [before.get(step.seq.id) or DraftValues() for step in steps]
         self._of_seqs = {step.seq.id: own for step, own in zip(steps, owns, strict=True)}
         context = sum([len(step.seq.tokens) for step in steps]) // max(len(steps), 1)
@@ -185,12 +186,10 @@ class Adaptive(Controller):
             if length < len(path):
                 step.draft = step.draft.trim(length)
             if step.budget:  # nodes that were cut or missing added nothing
-                values = [p - row for p in path[:length]]
-                values += [0.0] * (min(longest, step.budget) - length)
-                own, mode = self._of_seqs[step.seq.id], step.asks_models
-                own.by_mode[mode].record(values)
-                self._values.by_mode[mode].record(values)
-                self._most[mode] = max(self._most[mode], len(values))
+                count, mode = min(longest, step.budget), step.asks_models
+                for each in (self._of_seqs[step.seq.id], self._values):
+                    each.by_mode[mode].record(path[:length], row, count)
+                self._most[mode] = max(self._most[mode], length, count)
                 if mode:
                     self._models.record_steps(step.num_model_steps)
 
@@ -247,7 +246,7 @@ class Adaptive(Controller):
         """
         general = self._values.by_mode
         most = max(self._most[: mode + 1]) or 1
-        values = general[0].given([FIRST_VALUE / 2**i for i in range(most)], PRIOR_WEIGHT)
+        values = general[0].given(self._first_values[:most], PRIOR_WEIGHT)
         if mode:
             values = general[1].given(values, 1.0)  # a few drafts have to tell
         costs = [self._price * cost for cost in self.draft_cost.costs(most + 1)[1 : most + 1]]
@@ -260,7 +259,8 @@ class Adaptive(Controller):
         A larger question is of twice as many nodes; of all if that is as many as drafts have, or before any draft.
         """
         has_time = self._reserve.time >= 0
-        if not self._unit_s or (has_time and self._since_plain >= PLAIN_EVERY):
+        is_known = len(self._units) >= PLAIN_FIRST or (self._is_reading and self._unit_s)
+        if not is_known or (has_time and self._since_plain >= PLAIN_EVERY):
             return [0] * len(planned)
         if not has_time and not self._knows_asking:
             return [1] * len(planned)  # the smallest question tells what asking costs
@@ -298,10 +298,9 @@ class Adaptive(Controller):
                 self._unit_s = min(found_s, self._unit_s or found_s)
         elif num_rows in self.pass_cost.known or (is_plain and len(units) < PLAIN_FIRST):
             units.append(found_s)
-        if len(units) >= PLAIN_FIRST:
+        if units:
             self._unit_s = median_low(units)
-        unit_s = self._unit_s or (units and units[-1])
-        if not unit_s:
+        if not (unit_s := self._unit_s):
             return
         if not num_read:
             self.pass_cost.record(num_rows, max(0.0, pass_s / unit_s - self._row_cost * num_rows))

@@ -7,6 +7,7 @@ Each sequence goes through it as one `SequenceStep`.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -295,8 +296,8 @@ class Engine:
         shown = top if k else None
         if logits is not None:
             return logits, shown
-        likeliest = np.where(top.values[:, 0] > -np.inf, top.ids[:, 0], -1)
-        return tuple(likeliest.tolist()), shown
+        pairs = zip(top.ids[:, 0].tolist(), top.values[:, 0].tolist(), strict=True)
+        return tuple([token if value > -math.inf else -1 for token, value in pairs]), shown
 
     def _verify_one(
         self,
