@@ -24,6 +24,7 @@ using namespace nb::literals;
 namespace forerun {
 
 void bind_cache(nb::module_& m);
+void bind_controller(nb::module_& m);
 void bind_decoder(nb::module_& m);
 void bind_formats(nb::module_& m);
 void bind_networks(nb::module_& m);
@@ -277,6 +278,7 @@ NB_MODULE(_native, m) {
           "min_chance"_a, "noises"_a = Noises{},
           "The likeliest continuations of each text, best first.");
     bind_cache(m);
+    bind_controller(m);
     bind_decoder(m);
     bind_formats(m);
     bind_networks(m);

@@ -95,7 +95,6 @@ CONSTANTS = {
         "PRIOR_WEIGHT": (0.01, 1e6),
     },
     "forerun.engine.controller": {
-        "CONFIDENCE_WEIGHT": (1e6,),
         "FIRST_VALUE": (0.0,),
         "MARGIN": (0.8, 1.0, 1.5, 2.0),
         "EXPLORATION": (0.0, 0.05),

@@ -83,13 +83,13 @@ void EagleNetwork::begin_steps() {
     std::size_t row = 0;
     for (int i = 0; i < num_sequences(); ++i) {
         if (!is_active(i)) continue;
-        const int step = step_of(i);
+        const int step = step_of(i), base = lengths_[slots_[i]] - 1;
         const float* g = g_of(i);
         float *residual = &residuals_[row * size], *input = &inputs_[row * input_width()];
         make_input(draft(i).token, g, input);
         std::copy_n(starts_from_norm_ ? input + size : g, size, residual);
         steps_[i].push_back(step_above(i));
-        segments_.push_back({slots_[i], lengths_[slots_[i]] - 1, step, step + 1, std::vector<int>(step + 1), steps_[i]});
+        segments_.push_back({slots_[i], base, step, step + 1, std::vector<int>(step + 1), steps_[i]});
         ++row;
     }
     pass(segments_, {residuals_.data(), inputs_.data()}, normed_.data(), outputs_.data());

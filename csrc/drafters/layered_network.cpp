@@ -120,16 +120,16 @@ void LayeredNetwork::prefill(int slot, std::span<const int> tokens, const float*
             throw std::invalid_argument("token id " + std::to_string(token) +
                                         " is outside the vocabulary");
     const std::size_t read = states_width(), size = width(), wide = input_width();
-    states_.resize(kPrefillRows * read);
+    read_.resize(kPrefillRows * read);
     fused_.resize(kPrefillRows * size);
-    inputs_.resize(kPrefillRows * wide);
+    made_.resize(kPrefillRows * wide);
     for (std::size_t first = 0; first < tokens.size(); first += kPrefillRows) {
         const std::size_t rows = std::min<std::size_t>(kPrefillRows, tokens.size() - first);
-        for (std::size_t i = 0; i < rows; ++i) read_states(states + (first + i) * read, &states_[i * read]);
-        fc_->logits_locked(states_.data(), static_cast<int>(rows), fused_.data(), size);
-        for (std::size_t i = 0; i < rows; ++i) make_input(tokens[first + i], &fused_[i * size], &inputs_[i * wide]);
+        for (std::size_t i = 0; i < rows; ++i) read_states(states + (first + i) * read, &read_[i * read]);
+        fc_->logits_locked(read_.data(), static_cast<int>(rows), fused_.data(), size);
+        for (std::size_t i = 0; i < rows; ++i) make_input(tokens[first + i], &fused_[i * size], &made_[i * wide]);
         const Segment segment{slot, lengths_[slot], 0, static_cast<int>(rows), std::vector<int>(rows), {}};
-        layers_->write_kv(cache_, {&segment, 1}, inputs_.data());
+        layers_->write_kv(cache_, {&segment, 1}, made_.data());
         lengths_[slot] += static_cast<int>(rows);
         tokens_[slot] = tokens[first + rows - 1];
         keep_last(slot, &fused_[(rows - 1) * size]);

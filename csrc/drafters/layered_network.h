@@ -75,7 +75,7 @@ class LayeredNetwork : public DraftNetwork {
     std::unique_ptr<Decoder> layers_;
     std::unique_ptr<Head> fc_;
     std::vector<float> frequencies_;
-    std::vector<float> states_, fused_, inputs_;  // of the prefill that is running
+    std::vector<float> read_, fused_, made_;  // of the prefill that is running: what `fc` reads, g, what k and v read
 };
 
 }  // namespace forerun

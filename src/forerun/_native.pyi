@@ -110,6 +110,26 @@ def grow_trees(
     noises: Sequence[TreeNoise | None] = (),
 ) -> list[tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]]: ...
 
+class DecayedMeans:
+    def __len__(self) -> int: ...
+    def record(self, values: Sequence[float], less: float = 0.0, count: int = 0) -> None: ...
+    def given(self, priors: Sequence[float], weight: float) -> list[float]: ...
+    def best_prefix(
+        self, priors: Sequence[float], weight: float, costs: Sequence[float]
+    ) -> tuple[int, float]: ...
+
+class AcceptanceRates:
+    def paths(self, parents: Sequence[int], confidence: Sequence[float] | None) -> list[float]: ...
+    def record(
+        self,
+        tokens: Sequence[int],
+        parents: Sequence[int],
+        confidence: Sequence[float] | None,
+        emitted: Sequence[int],
+    ) -> None: ...
+
+def best_cut(paths: Sequence[Sequence[float]], costs: Sequence[float]) -> list[int]: ...
+
 class Cache:
     def __init__(
         self,

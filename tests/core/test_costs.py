@@ -52,7 +52,7 @@ def test_what_was_never_measured_lies_on_the_line_through_what_was():
         for size in (1, 4):
             curve.record(size, 1 + 0.2 * size)
     assert curve.predict(8) == pytest.approx(2.6)
-    assert (curve.knows(4), curve.knows(8)) == (True, False)
+    assert curve.known == {1, 4}
 
 
 def test_a_hiccup_is_cut_and_a_change_is_learned():

@@ -8,6 +8,7 @@ from forerun.core import tree
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import Draft
 from forerun.decoding.grammar import limit
+from forerun.drafters.base.rules import broken_rule
 
 
 @st.composite
@@ -46,8 +47,8 @@ def test_merged_paths_are_all_there_and_nothing_else(paths):
 
 @pytest.mark.parametrize("parents", [(0,), (-2,), (-1, 1), (-1, 0, 5)])
 def test_malformed_trees_are_refused(parents):
-    with pytest.raises(ValueError, match="parent"):
-        Draft(tuple(range(len(parents))), parents)
+    draft = Draft(tuple(range(len(parents))), parents)
+    assert "parent" in broken_rule([draft], [len(parents)], None)
 
 
 @given(parent_arrays(), st.integers(0, 30), st.integers(0, 10))
@@ -73,8 +74,9 @@ def test_trimming_keeps_a_tree_and_whole_paths(parents, budget, depth):
 def test_a_split_batch_computes_the_same_rows(specs):
     segments = []
     for slot, (parents, num_pending, base) in enumerate(specs):
-        draft = Draft(tuple(range(len(parents))), parents)
-        segments.append(Segment.of(slot, base, list(range(num_pending)), draft))
+        tokens = (*range(num_pending), *range(len(parents)))
+        below = (*tree.chain(num_pending), *[num_pending + parent for parent in parents])
+        segments.append(Segment(slot, base, tokens, below, certain=num_pending))
     batch = Batch(tuple(segments))
     tiles = list(batch.split(8))
     assert all(tile.num_rows == 8 for tile in tiles[:-1])
@@ -92,7 +94,7 @@ def test_a_split_batch_computes_the_same_rows(specs):
                 )
 
 
-def test_a_segment_with_a_chain_draft_is_a_chain():
-    segment = Segment.of(0, 5, [1, 2], Draft.chain([3, 4]))
+def test_a_segment_whose_parents_are_a_chain_has_none():
+    segment = Segment(0, 5, (1, 2, 3, 4), (-1, 0, 1, 2))
     assert segment.parents is None
     assert segment.positions().tolist() == [5, 6, 7, 8]

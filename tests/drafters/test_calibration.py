@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cache
 from statistics import fmean
 
@@ -14,6 +14,16 @@ from forerun.drafters.base.contract import Drafter
 
 Judged = tuple[float | None, bool]
 """The stated chance of a node whose parent was right, and whether it was right itself."""
+
+
+def matches(draft: Draft, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
+    """Every node whose parent is among the tokens, and whether it is."""
+    depths = {-1: 0}  # of the nodes on the way
+    for node, (parent, token) in enumerate(zip(draft.parents, draft.tokens, strict=True)):
+        if (depth := depths.get(parent, len(tokens))) < len(tokens):
+            if token == tokens[depth]:
+                depths[node] = depth + 1
+            yield node, token == tokens[depth]
 
 
 class Recorder(Drafter):
@@ -33,7 +43,7 @@ class Recorder(Drafter):
             stated = draft.confidence
             self.nodes += [
                 (None if stated is None else stated[i], is_right)
-                for i, is_right in draft.matches(outcome.emitted)
+                for i, is_right in matches(draft, outcome.emitted)
             ]
         self.inner.observe(seqs, drafts, outcomes)
 

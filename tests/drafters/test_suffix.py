@@ -159,5 +159,5 @@ def test_a_full_index_takes_no_more_than_is_counted() -> None:
     counted = drafter.memory(0, 100).total
     assert 0.5 * counted < shared <= counted
     seq = begun(drafter, [rng.randrange(50) for _ in range(100)], num_prompt=1)
-    own = sys.getsizeof(drafter.texts.index_of(seq))
+    own = sys.getsizeof(drafter.texts.indexes([seq])[0])
     assert own <= drafter.memory(1, 100).total - counted

@@ -25,7 +25,6 @@ from scipy.stats import chi2
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT
 from forerun.decoding.processors import LogitsPipeline
 from forerun.engine.engine import Engine
 from forerun.engine.stats import SpecStats
@@ -133,7 +132,7 @@ def exact_distribution(
     for _ in range(length):
         longer: list[Tokens] = []
         for beginning in beginnings:
-            batch = Batch((Segment.of(0, 0, [*prompt, *beginning], EMPTY_DRAFT),))
+            batch = Batch((Segment(0, 0, (*prompt, *beginning)),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0]
             row = pipeline.probs(logits, beginning)
             rows[beginning] = row

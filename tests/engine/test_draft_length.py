@@ -15,9 +15,11 @@ from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.decoding.grammar import limit
-from forerun.engine.controller import MARGIN, AcceptanceRates, Adaptive, Fixed
+from forerun.engine.controller import MARGIN, Adaptive, Fixed
 from forerun.engine.sequence import SequenceStep
 from tests.engine.worlds import NEW_ROWS, Oracle, Routed, Trees, step_of
+
+_native = pytest.importorskip("forerun._native")
 
 ALL = 8
 
@@ -41,6 +43,19 @@ def kept(found: Adaptive, *drafts: Draft) -> list[Draft]:
     return [step.draft for step in of]
 
 
+class Rates:
+    """The native rates, of drafts as they are."""
+
+    def __init__(self):
+        self.native = _native.AcceptanceRates()
+
+    def paths(self, draft: Draft) -> list[float]:
+        return self.native.paths(draft.parents, draft.confidence)
+
+    def record(self, draft: Draft, tokens: tuple[int, ...]) -> None:
+        self.native.record(draft.tokens, draft.parents, draft.confidence, tokens)
+
+
 def controller(row: float, num_seqs: int = 1) -> Adaptive:
     """One that knows that a pass costs 1 and `row` more for each further row, in a step."""
     found = Adaptive(ALL, {1: 1.0, 2: 1.0 + row})
@@ -60,7 +75,7 @@ def trees(most: int = 7):
 @given(trees(), st.floats(0.01, 0.9))
 def test_what_is_kept_is_the_best_of_all_cuts(draft, row):
     """Alone and at the plain speed, a node is worth its chance and a row a little more than it takes."""
-    chances = AcceptanceRates().paths(draft)
+    chances = Rates().paths(draft)
     gains = [sum(chances[:k]) - MARGIN * row * k for k in range(len(draft) + 1)]
     second, best = sorted(gains)[-2:]
     assume(best - second > 1e-3)
@@ -86,7 +101,7 @@ def test_free_rows_are_all_kept_and_expensive_ones_cut():
 
 
 def test_rates_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
-    rates, rng = AcceptanceRates(), random.Random(3)
+    rates, rng = Rates(), random.Random(3)
     assert rates.paths(sure(0.9)) == pytest.approx([0.9])
     for _ in range(400):
         rates.record(sure(0.9), (1,) if rng.random() < 0.3 else (5,))
@@ -96,7 +111,7 @@ def test_rates_begin_with_what_the_drafter_says_and_end_with_what_was_seen():
 
 @given(st.floats(0, 1), st.booleans())
 def test_rates_are_probabilities_whatever_is_said(confidence, is_right):
-    rates = AcceptanceRates()
+    rates = Rates()
     rates.record(sure(confidence), (1,) if is_right else (9,))
     assert all(0 <= rate <= 1 for rate in rates.paths(sure(confidence)))
 
@@ -104,7 +119,7 @@ def test_rates_are_probabilities_whatever_is_said(confidence, is_right):
 def test_a_draft_that_was_never_verified_is_judged_by_what_was_said():
     """Of two children of the root one came true, and of its two children neither; the others are not judged."""
     draft = sure(0.5, 0.5, 0.1, 0.9, 0.1, parents=(-1, -1, 0, 1, 1))
-    seen, rates = AcceptanceRates(), AcceptanceRates()
+    seen, rates = Rates(), Rates()
     for confidence, is_hit in ((0.5, False), (0.5, True), (0.9, False), (0.1, False)):
         seen.record(sure(confidence), (1,) if is_hit else (9,))
     rates.record(draft, (2, 9))
@@ -227,9 +242,7 @@ def test_in_a_batch_it_is_at_least_as_good_as_every_fixed_size(num_seqs, gain):
     assert Trees().run(Adaptive(11), 400, num_seqs) >= gain * fixed
 
 
-def test_what_is_said_of_a_draft_fits_it():
-    with pytest.raises(ValueError, match="2 tokens but 1 of confidence"):
-        Draft((1, 2), (-1, 0), (0.5,))
+def test_a_limited_draft_keeps_what_is_said_of_it():
     assert limit(sure(0.9, 0.8, 0.7), 2, None).confidence == (0.9, 0.8)
 
 

@@ -106,14 +106,14 @@ def in_draft(loop, handle, monkeypatch):
 
 
 def in_pack(loop, handle, monkeypatch):
-    of, seq = Segment.of, handle.runs[0].seq
+    seq = handle.runs[0].seq
 
-    def broken(slot, *others):
+    def broken(slot, *others, **named):
         if slot == seq.slot and len(seq.generated) > 3:
             raise ValueError("broken")
-        return of(slot, *others)
+        return Segment(slot, *others, **named)
 
-    monkeypatch.setattr(Segment, "of", broken)
+    monkeypatch.setattr("forerun.engine.sequence.Segment", broken)
 
 
 def in_grammar(loop, handle, monkeypatch):

@@ -6,7 +6,8 @@ import pytest
 
 from forerun.core.types import Draft, Seq
 from forerun.drafters.base.contract import DraftModelUse
-from forerun.engine.model_price import EXPLORATION, DraftValues, ModelPrice
+from forerun.engine.controller import EXPLORATION, RESERVE, Reserve
+from forerun.engine.model_price import DraftValues, ModelPrice
 from tests.engine.harness import GREEDY, LOOPING, Clock, Scripted, complete, plain, timed_engine
 from tests.tiny import tiny_model
 
@@ -110,16 +111,18 @@ def test_in_a_batch_tokens_stay():
 
 def test_what_loading_took_is_worked_off_before_anything_is_tried():
     """A trial that brought a model back into memory is paid like the steps of one."""
-    price, seq = ModelPrice(0.1), Seq(0, [1] * 600, GREEDY, 0)
+    reserve, seq = Reserve(), Seq(0, [1] * 600, GREEDY, 0)
+    price = ModelPrice(0.1, reserve)
 
     def is_tried():
+        reserve.is_models_turn = True
         return price.decide(seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=100)
 
     def saves():
         """The time after which something is tried again."""
         time = 0
         while not is_tried():
-            price.save(100.0)
+            reserve.time = min(reserve.time + 100 * EXPLORATION, RESERVE)
             time += 100
         return time
 
@@ -129,5 +132,5 @@ def test_what_loading_took_is_worked_off_before_anything_is_tried():
     usually = saves()
     while is_tried():
         pass
-    price.save(0.0, owed=40.0)
+    reserve.time -= 40.0
     assert saves() - usually == pytest.approx(40 / EXPLORATION, rel=0.1)

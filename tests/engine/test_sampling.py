@@ -10,7 +10,6 @@ from scipy.special import softmax
 from forerun import LLM
 from forerun.core.batch import Batch, Segment
 from forerun.core.params import SamplingParams
-from forerun.core.types import EMPTY_DRAFT
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters import draft_model, suffix
 from forerun.drafters.base.contract import Target
@@ -83,7 +82,7 @@ def enumerated(model, prompt, length, temperature) -> dict[tuple[int, ...], floa
         longer = {}
         for prefix, mass in masses.items():
             cache = model.new_cache(1, 64)
-            batch = Batch((Segment.of(0, 0, [*prompt, *prefix], EMPTY_DRAFT),))
+            batch = Batch((Segment(0, 0, (*prompt, *prefix)),))
             logits = model.head(model.forward(batch, cache).last[-1:])[0] / np.float64(temperature)
             for token, p in enumerate(softmax(logits).tolist()):
                 longer[(*prefix, token)] = mass * p

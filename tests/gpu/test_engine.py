@@ -31,17 +31,45 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(devices, "free_nbytes", lambda name: 1 << 33)
 
 
+SIZES = {"max_model_len": 64, "max_num_seqs": 2, "threads": 1, "kv": "int8"}
+
+
 def answers(model: Path, **options: object) -> tuple[list[tuple[int, ...]], SpecStats]:
-    sizes = {"max_model_len": 64, "max_num_seqs": 2, "threads": 1, "kv": "int8"}
-    llm = LLM(str(model), controller=False, **sizes, **options)
+    llm = LLM(str(model), controller=False, **SIZES, **options)
     found = [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
     return found, llm.engine.stats
+
+
+def drafts(model: Path, **options: object) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+    """The trees that a drafter proposed, and then the answers."""
+    llm = LLM(str(model), controller=False, **SIZES, **options)
+    drafter, found = llm.engine.proposer.drafter, []
+    propose = drafter.propose
+
+    def recorded(seqs, budgets):
+        trees = propose(seqs, budgets)
+        found.extend((tree.tokens, tree.parents) for tree in trees)
+        return trees
+
+    drafter.propose = recorded
+    texts = [(tuple(each.outputs[0].token_ids), ()) for each in llm.generate(PROMPTS, PARAMS)]
+    return [*found, *texts]
 
 
 def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path) -> None:
     drafted, stats = answers(tiny_gguf, device="cuda", drafter="lookahead")
     assert drafted == answers(tiny_gguf, drafter="none")[0]
     assert 0 < stats.accepted < stats.drafted
+
+
+@pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])
+def test_networks_draft_on_the_host_what_they_draft_beside_the_cpu(
+    card, tiny_gguf: Path, name: str
+) -> None:
+    drafter = f"{name}:model=untrained,num_draft=5,min_chance=0"
+    found = drafts(tiny_gguf, device="cuda", drafter=drafter)
+    assert found == drafts(tiny_gguf, drafter=drafter)
+    assert sum(len(tokens) for tokens, _ in found[: -len(PROMPTS)]) > 10
 
 
 def test_a_receipt_of_the_cpu_is_that_of_the_card(
@@ -60,6 +88,17 @@ def test_a_receipt_of_the_cpu_is_that_of_the_card(
     assert forerun(*asked, "-d", "none", "--receipt", path)[0] == 0
     code, _, said = forerun(*asked, "-d", "none", "--device", "cuda", "--against", path)
     assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
+
+
+@pytest.mark.parametrize("drafter", ["auto", "mlp_speculator"])
+def test_a_plan_counts_what_networks_have_on_the_host(
+    forerun, default_model: Path, drafter: str
+) -> None:
+    asked = ("plan", "-m", default_model, "--device", "cuda", "-c", 512, "--json")
+    code, out, said = forerun(*asked, "-d", drafter)
+    assert code == 0, said
+    weights = json.loads(out.splitlines()[-1])["components"]["drafter_weights"]
+    assert (weights > 13458432) == (drafter == "mlp_speculator")
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="there is a card")

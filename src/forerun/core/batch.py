@@ -11,15 +11,15 @@ R rows of the pass, n rows of one segment.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from itertools import accumulate
+from itertools import accumulate, count
+from operator import eq
 
 import numpy as np
 from numpy.typing import NDArray
 
 from forerun.core import tree
-from forerun.core.types import Draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,16 +42,8 @@ class Segment:
     def __post_init__(self) -> None:
         if self.stop < 0:
             object.__setattr__(self, "stop", len(self.tokens))
-        if self.parents is not None and self.parents == tree.chain(len(self.tokens)):
+        if self.parents is not None and all(map(eq, self.parents, count(-1))):
             object.__setattr__(self, "parents", None)
-
-    @classmethod
-    def of(cls, slot: int, base: int, pending: Sequence[int], draft: Draft) -> Segment:
-        """Make a chain of pending tokens (at least one, not in the cache yet), with the draft's tree below the last."""
-        n, tokens, parents = len(pending), (*pending, *draft.tokens), None
-        if draft.parents:
-            parents = (*tree.chain(n), *[parent + n for parent in draft.parents])
-        return cls(slot, base, tokens, parents, stop=len(tokens), certain=n)
 
     @property
     def num_rows(self) -> int:

@@ -1,6 +1,4 @@
-"""What is learned while requests run: means by index, and what a step costs by its size. The older counts less.
-
-`CostCurve` is the one cost type, from a table, from measurements while it runs, or both.
+"""What a step costs by its size: from a table, from measurements while requests run, or both. The older counts less.
 
 A size is the rows of a pass, or the nodes a drafter returned. `v(k)` is the cost of a pass of k rows
 over that of one row. Costs learned at run time are relative: the caller that records them divides by the
@@ -14,11 +12,10 @@ rows of such passes chose recently; siblings and repeated text choose fewer than
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
+from collections.abc import Mapping
 
 DECAY = 0.98
-"""What a case counts for after the next one, wherever something is learned while requests run."""
+"""What a case counts for after the next one, wherever something is learned while requests run (kDecay in C++)."""
 PRIOR_WEIGHT = 4.0
 """Cases that what is said beforehand weighs as much as."""
 TABLE_SPREAD = 0.2
@@ -27,54 +24,12 @@ KNOWN = 2.0
 """Measurements of a size after which its cost is known."""
 LEAST_SHARE = 0.25
 """Of a table's cost, where measurements of other sizes say that it is less."""
+SIZES = 24
+"""Sizes whose costs are computed together."""
 OUTLIER = 1.6
 """A first measurement counts as at most so many times what was expected, or as little; later ones are bound closer.
 
 What is outside makes a size count for less, so that a lasting change is learned."""
-
-
-class DecayedMeans:
-    """Means by index, in which each case weighs `DECAY` times what the next one of its index does.
-
-    >>> means = DecayedMeans()
-    >>> means.record([(0, 1.0), (2, 3.0), (2, 5.0)])
-    >>> means.given([0.0, 3.0, 4.0], weight=1.0)
-    [0.5, 3.0, 4.006711409395973]
-    """
-
-    def __init__(self) -> None:
-        self.weights: list[float] = []
-        """Of all cases of a mean together, in units of the last one's."""
-        self._totals: list[float] = []
-
-    def record(self, cases: Iterable[tuple[int, float]]) -> None:
-        """Add observations, each with the index of its mean; there are as many means as the largest index asks for."""
-        weights, totals = self.weights, self._totals
-        for i, value in cases:
-            while len(weights) <= i:
-                weights.append(0.0)
-                totals.append(0.0)
-            weights[i] = weights[i] * DECAY + 1
-            totals[i] = totals[i] * DECAY + value
-
-    def record_each(self, values: Sequence[float]) -> None:
-        """Add an observation of each of the first means."""
-        weights, totals = self.weights, self._totals
-        more = [0.0] * (len(values) - len(weights))
-        weights += more
-        totals += more
-        weights[: len(values)] = [w * DECAY + 1 for w in weights[: len(values)]]
-        totals[: len(values)] = [t * DECAY + v for t, v in zip(totals, values)]
-
-    def given(
-        self, priors: Sequence[float], weight: float, indices: Iterable[int] | None = None
-    ) -> list[float]:
-        """Return the means of some indices, by default the first ones, where `priors` count as so many cases each."""
-        weights, totals, known = self.weights, self._totals, len(self.weights)
-        return [
-            (totals[i] + weight * prior) / (weights[i] + weight) if i < known else prior
-            for i, prior in zip(range(len(priors)) if indices is None else indices, priors)
-        ]
 
 
 class CostCurve:
@@ -94,11 +49,14 @@ class CostCurve:
         """`points` are costs of an earlier run, by their sizes."""
         self.points = dict(sorted((points or {}).items()))
         self._sizes = [*self.points]
-        self._table = cache(self._between)
+        self._table: list[float] = []
+        """What the table says of the sizes 0, 1, ... that were asked for."""
         self._least = LEAST_SHARE if self.points else 0.0  # of the table's cost
         self._means: dict[int, tuple[float, float]] = {}  # size -> weight, mean
-        self._predicted: dict[float, float] = {}
-        """What was asked for since the last measurement."""
+        self.known: set[int] = set()
+        """Sizes that were measured, and whose last measurements agree."""
+        self._costs: list[float] = []
+        """Of the sizes 0, 1, ... since the last measurement."""
         # The line: cost against the table's. A table is as good as some measurements on the line y = x.
         self._weight = PRIOR_WEIGHT if self.points else 0.0
         self._size = self._cost = self._between(1) if self.points else 0.0
@@ -106,7 +64,7 @@ class CostCurve:
         self._slope = 1.0 if self.points else 0.0
 
     def __eq__(self, other: object) -> bool:
-        known = {"_table": None, "_predicted": None}  # what was asked for makes no difference
+        known = {"_table": None, "_costs": None}  # what was asked for makes no difference
         return isinstance(other, CostCurve) and vars(self) | known == vars(other) | known
 
     def record(self, size: int, cost: float) -> None:
@@ -118,12 +76,11 @@ class CostCurve:
         if is_outlier:
             cost = min(max(cost, known / limit), known * limit)
         mean += (cost - mean) / (weight + 1)
-        self._means[size] = (
-            weight / limit if is_outlier else min(weight + 1, DECAY / (1 - DECAY)),
-            mean,
-        )
+        weight = weight / limit if is_outlier else min(weight + 1, DECAY / (1 - DECAY))
+        self._means[size] = weight, mean
+        (self.known.add if weight >= KNOWN else self.known.discard)(size)
         # The line: least squares with decaying weights; its slope stays while only one size is seen.
-        table = self._table(size)
+        table = self._between(size)
         self._weight = self._weight * DECAY + 1
         step, miss = table - self._size, cost - self._cost
         self._size += step / self._weight
@@ -132,11 +89,7 @@ class CostCurve:
         self._covariance = self._covariance * DECAY + step * (cost - self._cost)
         if self._variance > 0.01:
             self._slope = max(0.0, self._covariance / self._variance)
-        self._predicted.clear()
-
-    def knows(self, size: int) -> bool:
-        """Return True if that size was measured, and the last measurements agree."""
-        return self._means.get(size, (0.0, 0.0))[0] >= KNOWN
+        self._costs = []
 
     def v(self, rows: float) -> float:
         """Return the cost of so many rows over that of one."""
@@ -144,28 +97,28 @@ class CostCurve:
 
     def predict(self, size: float) -> float:
         """Return the cost of a size; 0 if nothing at all is known."""
-        if (known := self._predicted.get(size)) is not None:
-            return known
         low = int(size)
-        if share := size - low:
-            return self.predict(low) + share * (self.predict(low + 1) - self.predict(low))
-        (cost,) = self.each(range(low, low + 1))
-        self._predicted[low] = cost
-        return cost
+        costs, share = self.costs(low + 2), size - low
+        return costs[low] + share * (costs[low + 1] - costs[low]) if share else costs[low]
 
-    def each(self, sizes: range) -> list[float]:
-        """Return the costs of some sizes, one after the other."""
+    def costs(self, num_sizes: int) -> list[float]:
+        """Return the costs of the sizes 0, 1, ..., at least of so many."""
+        if len(self._costs) >= num_sizes:
+            return self._costs
+        num_sizes, table = max(num_sizes, SIZES), self._table
+        table += map(self._between, range(len(table), num_sizes))
         cost, slope, size, least = self._cost, self._slope, self._size, self._least
-        costs = [
+        self._costs = costs = [
             line if (line := cost + slope * (t - size)) > (low := t * least) else low
-            for t in map(self._table, sizes)
+            for t in table[:num_sizes]
         ]
         for size, (weight, mean) in self._means.items():
-            if size in sizes:
-                line = costs[size - sizes.start]
-                found = (weight * mean + PRIOR_WEIGHT * line) / (weight + PRIOR_WEIGHT)
-                costs[size - sizes.start] = found
-        return costs if min(costs, default=0.0) >= 0 else [max(0.0, each) for each in costs]
+            if size < len(costs):
+                found = (weight * mean + PRIOR_WEIGHT * costs[size]) / (weight + PRIOR_WEIGHT)
+                costs[size] = found
+        if min(costs) < 0:
+            costs[:] = [max(0.0, each) for each in costs]
+        return costs
 
     def _between(self, size: int) -> float:
         """Return the table's cost; without a table the size itself."""

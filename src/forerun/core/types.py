@@ -6,10 +6,9 @@ Shapes: N nodes of a draft, V vocabulary, D hidden width, R rows of a pass (pend
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from operator import ge
 from typing import NamedTuple
 
 import numpy as np
@@ -33,15 +32,6 @@ class Draft:
     parents: tuple[int, ...] = ()
     confidence: tuple[float, ...] | None = field(default=None, compare=False)
 
-    def __post_init__(self) -> None:
-        num, parents = len(self.tokens), self.parents
-        for name, values in (("parents", parents), ("confidence", self.confidence)):
-            if values is not None and len(values) != num:
-                raise ValueError(f"{num} tokens but {len(values)} of {name}")
-        if min(parents, default=-1) < -1 or any(map(ge, parents, range(num))):
-            i = next(i for i, parent in enumerate(parents) if not -1 <= parent < i)
-            raise ValueError(f"node {i} has parent {parents[i]}; it must be -1 or an earlier node")
-
     def __len__(self) -> int:
         return len(self.tokens)
 
@@ -56,21 +46,6 @@ class Draft:
             return self
         confidence = None if self.confidence is None else self.confidence[:budget]
         return Draft(self.tokens[:budget], self.parents[:budget], confidence)
-
-    def matches(self, tokens: Sequence[int]) -> Iterator[tuple[int, bool]]:
-        """Compare the draft with the tokens emitted: every node whose parent is among them, and whether it is.
-
-        >>> list(Draft((5, 6, 7), (-1, -1, 1)).matches([6, 8]))
-        [(0, False), (1, True), (2, False)]
-        """
-        depths = {-1: 0}  # of the nodes on the way
-        for node, (parent, token) in enumerate(zip(self.parents, self.tokens, strict=True)):
-            depth = depths.get(parent)
-            if depth is not None and depth < len(tokens):
-                is_hit = token == tokens[depth]
-                if is_hit:
-                    depths[node] = depth + 1
-                yield node, is_hit
 
     def only(self, keep: Sequence[int]) -> Draft:
         """Select nodes, in ascending order, none without its parent."""
@@ -119,14 +94,6 @@ class TopK(NamedTuple):
 
 GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """A draft as the native growth gives it: tokens, parents, and P(node accepted | parent accepted); best first."""
-
-
-def drafts_of(trees: Sequence[GuessTree]) -> list[Draft]:
-    """Make drafts, with their probabilities as confidence."""
-    return [
-        Draft(tokens, parents, confidence=probabilities) if tokens else EMPTY_DRAFT
-        for tokens, parents, probabilities in trees
-    ]
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,6 +180,7 @@ class Seq:
     num_instructions: int = 0
     """Prompt tokens before the first words of a user."""
     num_prompt: int = field(init=False)
+    is_greedy: bool = field(init=False)
     noise: Noise = field(init=False)
     """What the sampler adds to its logits: a drafter may look at it."""
     slot: int = -1
@@ -230,6 +198,7 @@ class Seq:
 
     def __post_init__(self) -> None:
         self.num_prompt = len(self.tokens)
+        self.is_greedy = self.params.is_greedy
         self.noise = Noise(self.seed, self.stream)
 
     @property

@@ -40,7 +40,7 @@ def verify(
     likeliest token of each row, these will do in their place.
     Raises RequestError where the logits name no token.
     """
-    if len(logits) != 1 + len(draft):
+    if len(logits) != 1 + len(draft.tokens):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
     # If the likeliest tokens do, no text is looked at.
     generated = [] if isinstance(logits, tuple) else seq.generated

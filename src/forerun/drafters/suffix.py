@@ -13,11 +13,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.types import EMPTY_DRAFT, Draft, Outcome, Seq
 from forerun.drafters.base.contract import Drafter, DrafterBytes, Method, Target
 from forerun.drafters.base.ngram.texts import Continuation, Texts
+
+if TYPE_CHECKING:
+    from forerun._native import SuffixIndex
 
 MAX_OCCURRENCES = 16
 """Occurrences that vote, those with the longest matches: bounds the time of a look-up."""
@@ -101,14 +105,14 @@ class Suffix(Drafter):
 
     def propose(self, seqs: Sequence[Seq], budgets: Sequence[int]) -> list[Draft]:
         """Guess one tree a sequence, its likeliest nodes first; empty where nothing repeats."""
-        self.texts.share(seqs)
-        return super().propose(seqs, budgets)
+        indexes = self.texts.indexes(seqs)
+        return [self._best(*each) for each in zip(seqs, indexes, budgets, strict=True)]
 
-    def propose_one(self, seq: Seq, budget: int) -> Draft:
+    def _best(self, seq: Seq, own: SuffixIndex, budget: int) -> Draft:
         """Choose the better of the trees from the sequence itself and from the others."""
         options, context = self.options, self.texts.context(seq)
         best: Continuation = ((), (), (), 0.0)
-        for index in (self.texts.index_of(seq), self.texts.shared):
+        for index in (own, self.texts.shared):
             better = index.continuation(
                 context,
                 best[-1],

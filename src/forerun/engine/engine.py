@@ -7,6 +7,7 @@ Each sequence goes through it as one `SequenceStep`.
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -35,6 +36,7 @@ from forerun.engine.sequence import SLOW_MASKS_S, SequenceState, SequenceStep, p
 from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
+from forerun.model.kernels import native
 from forerun.model.model import Hidden, Model, attention_cost
 
 MOMENT_S = 0.01
@@ -68,7 +70,7 @@ class Engine:
         self.stats = SpecStats()
         self.budgets = RowBudgets.of(config, cache.draft_rows)
         controller: Controller = Fixed(config.draft_budget)
-        if config.controller:
+        if config.controller and native.available():  # without them all drafts are taken whole
             step_cost = 0.0 if drafter.asking is None else drafter.asking.step_cost
             controller = Adaptive(
                 config.draft_budget, row_cost=_attention_cost(model), model_step_cost=step_cost
@@ -271,10 +273,12 @@ class Engine:
             for step in group:
                 own = range(first, first + len(step.logit_rows))
                 first = own.stop
-                with step:
+                try:
                     shown = top if top is None or len(group) == 1 else top.part(own)
                     mine = logits[own.start : own.stop]
                     self._verify_one(step, hidden, features, mine, shown)
+                except Exception as error:
+                    step.fail(error)
             verified += group
 
     def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
@@ -292,8 +296,8 @@ class Engine:
         shown = top if k else None
         if logits is not None:
             return logits, shown
-        likeliest = np.where(top.values[:, 0] > -np.inf, top.ids[:, 0], -1)
-        return tuple(likeliest.tolist()), shown
+        pairs = zip(top.ids[:, 0].tolist(), top.values[:, 0].tolist(), strict=True)
+        return tuple([token if value > -math.inf else -1 for token, value in pairs]), shown
 
     def _verify_one(
         self,
@@ -328,7 +332,7 @@ class Engine:
                     state.prediction.learn(step.draft, step.outcome.path)
                 num_levels = 1 + max(tree.depths(step.draft.parents), default=-1)
                 for stats in (state.stats, self.stats):
-                    stats.record(len(step.draft), num_levels, step.outcome)
+                    stats.record(len(step.draft.tokens), num_levels, step.outcome)
             if step.seq.finish_reason is not None:
                 self._forget(state)
             elif state.has_begun:

@@ -6,22 +6,21 @@ in a sequence where
     net(with) - price * steps * step_cost > net(without) + LEAST_GAIN,
 
 and where what the drafts to come gain that way is more than the reading costs. An answer is taken to go on for as long
-as it is, and at least for `LEAST_LEFT` tokens. What is not tried is not learned: trials take a fixed share of the time.
+as it is, and at least for `LEAST_LEFT` tokens. What is not tried is not learned: trials draw on the one `Reserve`.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from dataclasses import dataclass, field
-from statistics import median
+from typing import TYPE_CHECKING
 
-from forerun.core.costs import PRIOR_WEIGHT, DecayedMeans
+from forerun.core.costs import PRIOR_WEIGHT, CostCurve
 from forerun.core.types import Seq
 
-EXPLORATION = 0.005
-"""Share of the time for trials."""
-RESERVE = 4.0
-"""Plain passes that are saved for trials, at most and at first."""
+if TYPE_CHECKING:
+    from forerun.engine.controller import Reserve
+
+MOST_TRIAL = 4.0
+"""Plain passes that a trial of models is expected to take at most: it borrows them, and others wait."""
 TRIAL_DRAFTS = 4
 """Drafts of a trial in a sequence."""
 WITHOUT_EVERY = 24
@@ -33,50 +32,43 @@ FIRST_STEPS = 2.0
 LEAST_LEFT = 32
 LEAST_GAIN = 0.15
 """Tokens a draft: the models' estimates are noisy, and what is read in vain is lost."""
-WINDOW = 9
-"""Measurements whose median is a cost: the first ones read weights that are not in memory."""
 
 
-@dataclass(slots=True)
 class DraftValues:
-    """What the first, second, ... node of drafts added, without models and with them, and the steps of the models."""
+    """What the first, second, ... node of drafts added, and how drafts with models come and go in a sequence."""
 
-    by_mode: tuple[DecayedMeans, DecayedMeans] = field(
-        default_factory=lambda: (DecayedMeans(), DecayedMeans())
-    )
-    steps: DecayedMeans = field(default_factory=DecayedMeans)
-    num_with: int = 0
-    """Drafts with models that were decided on."""
-    num_trials: int = 0
-    """Drafts of a trial that are to come."""
+    def __init__(self) -> None:
+        from forerun._native import DecayedMeans
+
+        self.by_mode = DecayedMeans(), DecayedMeans()
+        """Without models and with them."""
+        self.num_with = 0
+        """Drafts with models that were decided on."""
+        self.num_trials = 0
+        """Drafts of a trial that are to come."""
 
 
 class ModelPrice:
     """Learns the costs of models, in plain passes, and decides."""
 
-    def __init__(self, step_cost: float) -> None:
-        """Begin with what a step costs by its bytes, which counts as two measurements."""
-        self._step_costs = deque([step_cost] * 2, WINDOW)
-        self._read_costs = deque([step_cost * FIRST_READ] * 2, WINDOW)
+    def __init__(self, step_cost: float, reserve: Reserve) -> None:
+        """Begin with what a step costs by its bytes."""
+        from forerun._native import DecayedMeans
+
+        self._step_cost = CostCurve({1: step_cost})
+        self._read_cost = CostCurve({1: step_cost * FIRST_READ})
         self._steps = DecayedMeans()
-        self._reserve, self._debt = RESERVE, 0.0
+        self._reserve = reserve
 
     @property
     def step_cost(self) -> float:
         """What a step of a sequence costs."""
-        return median(self._step_costs)
+        return self._step_cost.predict(1)
 
     @property
-    def read_cost(self) -> float:
-        """What a token costs that they read."""
-        return median(self._read_costs)
-
-    def draft_cost(self, own: DraftValues) -> float:
-        """Return what their steps in a draft of a sequence cost."""
-        return (
-            self.step_cost
-            * own.steps.given(self._steps.given([FIRST_STEPS], PRIOR_WEIGHT), PRIOR_WEIGHT)[0]
-        )
+    def draft_cost(self) -> float:
+        """What their steps in a draft cost."""
+        return self.step_cost * self._steps.given([FIRST_STEPS], PRIOR_WEIGHT)[0]
 
     def decide(
         self, seq: Seq, own: DraftValues, gain: float, price: float, speed: float, num_unread: int
@@ -85,42 +77,35 @@ class ModelPrice:
 
         `price` is the worth of a plain pass's time in tokens, `speed` the tokens of a step.
         """
+        if own.num_trials:
+            if not num_unread:
+                own.num_trials -= 1
+                self._reserve.time -= self.draft_cost
+            return True
         answered = len(seq.tokens) - seq.num_prompt
         left = max(LEAST_LEFT, answered)
         if seq.params.max_tokens is not None:
             left = min(left, seq.params.max_tokens - answered)
-        reading = self.read_cost * num_unread
-        if own.num_trials and self._reserve > 0:
-            if not num_unread:
-                own.num_trials -= 1
-                self._reserve -= self.draft_cost(own)
-            return True
-        own.num_trials = 0
+        reading = self._read_cost.predict(1) * num_unread
         if gain > LEAST_GAIN and gain * left / speed > price * reading:
             own.num_with += 1
             return own.num_with % WITHOUT_EVERY > 0
-        cost = reading + TRIAL_DRAFTS * self.draft_cost(own)
-        is_affordable = self._reserve >= cost and left > 2 * TRIAL_DRAFTS
-        if is_affordable:
-            self._reserve -= reading
+        reserve, cost = self._reserve, reading + TRIAL_DRAFTS * self.draft_cost
+        may_begin = reserve.time >= 0 and reserve.is_models_turn and left > 2 * TRIAL_DRAFTS
+        if may_begin and cost <= MOST_TRIAL:
+            reserve.time -= reading
+            reserve.is_models_turn = False
             own.num_trials = TRIAL_DRAFTS
-        return is_affordable
+        return own.num_trials > 0
 
-    def record_steps(self, own: DraftValues, num_steps: int) -> None:
+    def record_steps(self, num_steps: int) -> None:
         """Learn how many steps a draft took."""
-        for steps in (own.steps, self._steps):
-            steps.record([(0, num_steps)])
+        self._steps.record([num_steps])
 
     def record_cost(self, cost: float, num_steps: int, num_read: int) -> None:
         """Learn what the models took of a step's drafts."""
         if num_read:
-            self._read_costs.append(max(0.0, cost - num_steps * self.step_cost) / num_read)
+            read_s = max(0.0, cost - num_steps * self.step_cost)
+            self._read_cost.record(1, read_s / num_read)
         elif num_steps:
-            self._step_costs.append(max(0.0, cost) / num_steps)
-
-    def save(self, time: float, owed: float = 0.0) -> None:
-        """Save a share of the time for trials, once it has paid what is owed: the loading of models."""
-        saved = EXPLORATION * time
-        paid = min(saved, self._debt + owed)
-        self._debt += owed - paid
-        self._reserve = min(self._reserve + saved - paid, RESERVE)
+            self._step_cost.record(1, max(0.0, cost) / num_steps)

@@ -274,7 +274,9 @@ class Planner:
         """Return how keys and values may be kept instead, the best first."""
         config = self.model.config
         layers = range(config.num_layers)
-        fits = all(fits_int4(config.heads(i)[1], config.value_dim(i)) for i in layers)
+        fits = self.device == "cpu" and all(
+            fits_int4(config.heads(i)[1], config.value_dim(i)) for i in layers
+        )
         grouped: list[Precision] = ["k8v4", "int4"] if fits else []
         return [kv for kv in ("fp16", "int8", *grouped) if kv != self.config.kv]
 

@@ -89,8 +89,10 @@ class Proposer:
             self._ask(asked)
         for step in drafting:
             if step.state.prediction is not None or step.state.pipeline.has_grammar:
-                with step:
+                try:
                     step.draft = self._extended(step)
+                except Exception as error:
+                    step.fail(error)
 
     def observe(self, steps: Sequence[SequenceStep]) -> None:
         """Report to the drafter what became of the drafts."""
@@ -122,33 +124,36 @@ class Proposer:
         allowed = []
         for step in steps:
             draft, step.proposed = step.proposed, EMPTY_DRAFT
-            if len(draft) >= self._min_draft:
-                with step:
+            if len(draft.tokens) >= self._min_draft:
+                try:
                     step.proposed = step.draft = step.state.limit(draft)
-                    allowed.append(step)  # an empty one, too: asking brought nothing
+                except Exception as error:
+                    step.fail(error)
+                    continue
+                allowed.append(step)  # an empty one, too: asking brought nothing
         self.controller.trim(allowed)
         for step in allowed:
-            step.num_drafted = len(step.draft)
+            step.num_drafted = len(step.draft.tokens)
 
     def _take_proposals(self, steps: Sequence[SequenceStep]) -> None:
         """Give each step what the drafter proposes of it. Raises DrafterError, and what the drafter does."""
-        room = [min(step.budget, step.room) for step in steps]
-        asking = self.drafter.asking
+        room, asking = [min(step.budget, step.room) for step in steps], self.drafter.asking
         if asking is not None:
             asking.wanted = [step.wants_models for step in steps]
             asking.cost = max(step.model_cost for step in steps)
         proposed = self.drafter.propose([step.seq for step in steps], room)
-        largest = (max(draft.tokens, default=0) for draft in proposed)
         # Of forerun's own drafters the contract's tests know the rest; their tables and networks are files.
-        if not self._is_own or max(largest, default=0) >= self._vocab_size:
+        is_sound = self._is_own and all(
+            max(draft.tokens, default=0) < self._vocab_size for draft in proposed
+        )
+        if not is_sound:
             check(self.drafter, proposed, room, self._vocab_size)
         for step, draft in zip(steps, proposed, strict=True):
             step.proposed = draft
         if asking is not None:
             for step, num_steps in zip(steps, asking.num_steps, strict=True):
                 step.num_model_steps = num_steps
-            steps[0].num_model_read = asking.num_read
-            steps[0].model_load_s = asking.load_s
+            steps[0].num_model_read, steps[0].model_load_s = asking.num_read, asking.load_s
 
     def _extended(self, step: SequenceStep) -> Draft:
         """Return the draft with the user's prediction and what the grammar forces; new nodes come last."""

@@ -79,7 +79,7 @@ class SequenceState:
 
     def limit(self, draft: Draft) -> Draft:
         """Keep the nodes of a draft that can be part of the output; its last token is the target's own."""
-        if len(draft) < self.stops.tokens_left and not self.pipeline.has_grammar:
+        if len(draft.tokens) < self.stops.tokens_left and not self.pipeline.has_grammar:
             return draft
         return limit(draft, self.stops.tokens_left - 1, self.grammar)
 
@@ -196,15 +196,9 @@ class SequenceStep:
     error: Exception | None = None
     """What ends this sequence and no other."""
 
-    def __enter__(self) -> None:
-        """Isolate what is done for this sequence: an error inside ends it, and no other."""
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        """Keep the first error."""
-        if not isinstance(error, Exception):
-            return False
+    def fail(self, error: Exception) -> None:
+        """End this sequence and no other; it is told its first error."""
         self.error = self.error or error
-        return True
 
     def finish(self, outcome: Outcome) -> None:
         """Show the emitted tokens to the stop checker one by one, and keep the outcome up to the sequence's end."""
@@ -249,12 +243,19 @@ def pack(steps: Sequence[SequenceStep]) -> tuple[list[SequenceStep], Batch]:
     """Pack the rows of several sequences into one pass, in order; a sequence that fails there is left out."""
     packed, segments, row = [], [], 0
     for step in steps:
-        with step:
-            segment = Segment.of(step.seq.slot, step.base, step.tokens, step.draft)
-            last, stop = row + len(step.tokens) - 1, row + len(segment.tokens)
-            is_read = step.base + len(step.tokens) == len(step.seq.tokens)
-            step.rows, step.logit_rows = range(row, stop), range(last if is_read else stop, stop)
-            row = stop
-            segments.append(segment)
-            packed.append(step)
+        seq, draft, n = step.seq, step.draft, len(step.tokens)
+        try:
+            parents = (*range(-1, n - 1), *[n + parent for parent in draft.parents])
+            segment = Segment(
+                seq.slot, step.base, (*step.tokens, *draft.tokens), parents, certain=n
+            )
+        except Exception as error:
+            step.fail(error)
+            continue
+        stop = row + len(segment.tokens)
+        is_read = step.base + n == len(seq.tokens)
+        step.rows, step.logit_rows = range(row, stop), range(row + n - 1 if is_read else stop, stop)
+        row = stop
+        segments.append(segment)
+        packed.append(step)
     return packed, Batch(tuple(segments))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -30,6 +31,8 @@ from forerun.gpu.graphs import Graphs
 from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
 from forerun.gpu.passes import Angles, Pass, plan, run_starts
+from forerun.model.backends import native
+from forerun.model.backends.base import BlankWeight
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
@@ -38,7 +41,7 @@ from forerun.model.model import HeadPart, Hidden
 from forerun.model.packing import ActOrder
 from forerun.system.device import num_threads
 from forerun.weights.codes import FORMATS
-from forerun.weights.stored import StoredTensor
+from forerun.weights.stored import StoredTensor, stored_floats
 
 _STACKS = {"qkv": ("q", "k", "v"), "up": ("gate", "up"), "o": ("o",), "down": ("down",)}
 """Matrices that read the same rows, in the order of their outputs."""
@@ -57,7 +60,9 @@ class GpuDecoder:
         """Matrices whose neighbours have not come yet."""
         self._act_order = ActOrder(config)
         self._host: dict[str, StoredTensor] = {}
-        """The embedding and the positions, which stay where they are."""
+        """The embedding, the head and the positions, which stay where they are."""
+        self._planned: list[BlankWeight] = []
+        """The first two of them where there are no weights."""
         self.layers: list[Layer] = []
         self._angles: dict[RopeConfig, Angles] = {}
         self._buffers = Buffers(self.device)
@@ -110,10 +115,25 @@ class GpuDecoder:
         if form is None:
             weight = torch.empty(*shape, device=self.device)
             self._norms[name] = Norm(weight, weight if has_bias else None)
-        elif name not in ("embed", "positions") or self._is_head(name):
+            return []
+        if name in ("embed", "head"):
+            self._planned.append(BlankWeight(name, tuple(shape), FORMATS[form], False))
+        if name not in ("embed", "positions") or self._is_head(name):
             made = Matrix.blank(FORMATS[form], shape[0], shape[1], None, has_bias, self.device)
             self._stacks["head" if name == "embed" else name] = Stack((made,))
         return []
+
+    @cached_property
+    def host_decoder(self) -> native.NativeDecoder:
+        """The embedding and the head on the host's kernels, which networks that draft read; made when they ask."""
+        known = self._host.keys() | {each.name for each in self._planned}
+        config = self.config.without_layers(tied_head="head" not in known)
+        if self._planned:
+            norm = BlankWeight("norm", (config.hidden_size,), FORMATS["f32"], False)
+            return native.blank(config, [*self._planned, norm])
+        weights = {name: self._host[name] for name in ("embed", "head") if name in self._host}
+        ones = stored_floats("norm", np.ones(config.hidden_size, np.float32))  # no pass reads it
+        return native.load(config, weights | {"norm": ones})
 
     def finish(self) -> None:
         """Put the layers together, once all weights are there. Raises LoadError for one that has no place."""
@@ -296,6 +316,9 @@ class GpuDecoder:
 
     def head_weights(self, ids: Ids | None) -> Floats:
         """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
+        if self._planned:
+            count = self.config.vocab_size if ids is None else len(ids)
+            return np.zeros((count, self.config.hidden_size), np.float32)
         stored = self._host.get("head", self._host["embed"])
         stored = stored if ids is None else stored.rows(np.asarray(ids, np.int64))
         return stored.dequantize() / np.float32(self.config.logits_divisor)

@@ -266,6 +266,12 @@ class ModelConfig:
             return self
         return replace(self, rope=rope.within(max_len), max_position=rope.short_length)
 
+    def without_layers(self, *, tied_head: bool) -> ModelConfig:
+        """Return the shape of the embedding and the head alone."""
+        return replace(
+            self, num_layers=0, layers=(), tied_head=tied_head, learned_position_offset=None
+        )
+
     @property
     def scale(self) -> float:
         """The scale of attention scores."""

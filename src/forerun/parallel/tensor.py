@@ -54,6 +54,8 @@ class PartDecoder(NativeDecoder):
 class TensorParallel(PartDecoder):
     """Implements `model.model.Model`. `parts` are those of all ranks."""
 
+    has_others = True
+
     def __init__(
         self,
         config: ModelConfig,
@@ -76,23 +78,15 @@ class TensorParallel(PartDecoder):
         self._group.leader.send("ready")
         self._group.exchange(np.zeros(1, np.float32))
 
-    def _pass(
-        self,
-        cache: NativeCache,
-        segments: Sequence[Segment],
-        inputs: np.ndarray | None,
-        hidden: np.ndarray,
-        aux_layers: Sequence[int],
-        aux: np.ndarray,
-    ) -> None:
+    def _announce(
+        self, cache: NativeCache, segments: Sequence[Segment], inputs: Floats | None
+    ) -> Floats:
         assert isinstance(cache, PartCache)
-        if (
-            inputs is None
-        ):  # here, so that a wrong token is found before the other ranks begin the pass
+        if inputs is None:  # here: a wrong token is found before the other ranks begin
             inputs = self.embed(Batch(tuple(segments)).tokens())
         command = self._book.take_changes(), cache.number, packed(segments)
         self._group.leader.send("pass", *command)
-        super()._pass(cache, segments, inputs, hidden, aux_layers, aux)
+        return inputs
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""

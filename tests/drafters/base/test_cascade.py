@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import itertools
 import threading
 import weakref
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.base.union import Union
-from forerun.engine.controller import Controller
+from forerun.engine.controller import Controller, Reserve
 from forerun.engine.engine import Engine
 from forerun.engine.model_price import DraftValues, ModelPrice
 from forerun.engine.sequence import SequenceState
@@ -175,7 +174,9 @@ def test_a_step_costs_what_it_reads_until_it_is_measured() -> None:
 
     def is_tried(step_cost: float) -> bool:
         seq = Seq(0, [1] * 600, GREEDY, 0)
-        return ModelPrice(step_cost).decide(seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=600)
+        return ModelPrice(step_cost, Reserve()).decide(
+            seq, DraftValues(), 0.0, 1.0, 1.0, num_unread=600
+        )
 
     assert is_tried(0.04)
     assert not is_tried(0.5)
@@ -208,14 +209,13 @@ class Told(Controller):
 
 
 @pytest.fixture
-def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock of half a second a step."""
-    now = itertools.count(0.0, 0.5)
-    monkeypatch.setattr(cascade.time, "monotonic", lambda: next(now))
+def resting_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models rest after 120 drafts."""
+    monkeypatch.setattr(cascade, "REST_DRAFTS", 120)
 
 
 def resting(load: Callable[[], Model]) -> tuple[Cascade, Engine, Told, list[SequenceState]]:
-    """A model beside tables that has left memory after a minute, and an engine that answers with them."""
+    """A model beside tables that has left memory, and an engine that answers with them."""
     options, model = draft_model.Options(model="tiny"), load()
     gone = weakref.ref(model)
     drafter = built_of(draft_model.drafter_of(model, options, TARGET, load=load), TABLES)
@@ -230,13 +230,13 @@ def resting(load: Callable[[], Model]) -> tuple[Cascade, Engine, Told, list[Sequ
     while drafter.models[0].resident.is_here:
         engine.step()
         num_steps += 1
-    assert num_steps == pytest.approx(120, abs=2), "a minute"
+    assert num_steps == pytest.approx(120, abs=2)
     gc.collect()
     assert gone() is None, "nothing holds its weights"
     return drafter, engine, told, runs
 
 
-@pytest.mark.usefixtures("seconds")
+@pytest.mark.usefixtures("resting_soon")
 def test_a_model_that_nobody_wants_leaves_memory_and_comes_back() -> None:
     """Drafts go on without it meanwhile, and no token changes."""
     loading = threading.Event()
@@ -263,7 +263,7 @@ def test_a_model_that_nobody_wants_leaves_memory_and_comes_back() -> None:
     assert [run.seq.generated for run in runs] == [*plain(MODEL, LOOPING, LONG)]
 
 
-@pytest.mark.usefixtures("seconds")
+@pytest.mark.usefixtures("resting_soon")
 def test_one_that_cannot_be_loaded_again_is_told_and_done_without(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -294,13 +294,13 @@ def test_a_real_model_gives_its_memory_back(
     first = llm.generate("The three primary colours are", params)[0].outputs[0]
     nbytes, before = model.memory(1, 256).weights, resident_nbytes()
     told.wants = False
-    monkeypatch.setattr(cascade, "REST_S", 0.0)
+    monkeypatch.setattr(cascade, "REST_DRAFTS", 0)
     texts = [llm.generate("The three primary colours are", params)[0].outputs[0].text]
     gc.collect()
     assert not model.resident.is_here
     assert before - resident_nbytes() > 0.7 * nbytes > 30e6
     told.wants = True
-    monkeypatch.setattr(cascade, "REST_S", 60.0)
+    monkeypatch.setattr(cascade, "REST_DRAFTS", 2000)
     for _ in range(2):  # the first brings it back
         texts.append(llm.generate("The three primary colours are", params)[0].outputs[0].text)
         assert background.join("forerun-draft", 120)

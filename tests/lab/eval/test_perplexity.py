@@ -12,7 +12,6 @@ from scipy.special import log_softmax
 
 from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.eval.perplexity import Score, measure, windows
 from forerun.lab.store import Store
 from tests.tiny import tiny_model
@@ -48,7 +47,7 @@ def test_the_score_is_the_sum_of_what_plain_decoding_thinks_of_each_token(window
     nll, count = 0.0, 0
     for part in windows(len(TEXT), window, stride):
         for i in range(part.first, part.stop):
-            batch = Batch((Segment.of(0, 0, TEXT[part.start : i], EMPTY_DRAFT),))
+            batch = Batch((Segment(0, 0, tuple(TEXT[part.start : i])),))
             logits = model.head(model.forward(batch, model.new_cache(1, 256)).last[-1:])[0]
             nll -= float(log_softmax(logits.astype(np.float64))[TEXT[i]])
             count += 1

@@ -10,7 +10,6 @@ is asked for with each draft (`DraftModelUse`), and they read a few tokens a ste
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,10 +24,8 @@ if TYPE_CHECKING:
 
 READ_ROWS = 64
 """Tokens of prompts that models read in a step of the target."""
-REST_S = 60.0
-"""Seconds of drafting without models after which their weights leave memory."""
-PAUSE_S = 1.0
-"""A longer time between two drafts counts as this long: there was no request."""
+REST_DRAFTS = 2000
+"""Drafts without models after which their weights leave memory: a minute or less of drafting."""
 
 
 class Cascade(Joint):
@@ -47,7 +44,7 @@ class Cascade(Joint):
         """What was said of each sequence in its last draft, and by whom."""
         self.models = [each for each in self.networks if each.is_model]
         if self.models and len(self.parts) > len(self.models):
-            self._last_s, self._unwanted_s = time.monotonic(), 0.0
+            self._num_unwanted = 0
             self.asking = DraftModelUse(step_cost=sum(model.step_cost for model in self.models))
 
     def num_unread(self, seq: Seq) -> int:
@@ -75,27 +72,18 @@ class Cascade(Joint):
         """Let models be loaded and read where they are wanted; return of which sequences they draft."""
         wanted = asking.wanted or [True] * len(seqs)
         asks = [w and not self.num_unread(seq) for seq, w in zip(seqs, wanted, strict=True)]
-        asking.load_s = self._load(any(wanted))
-        asking.num_read = 0
-        for seq, is_wanted in zip(seqs, wanted, strict=True):
-            if is_wanted and (room := READ_ROWS - asking.num_read) > 0:
-                asking.num_read += self._read(seq, room)
-        return asks
-
-    def _load(self, is_wanted: bool) -> float:
-        """Keep models in memory that are wanted, others for a while; return the seconds in which some were loaded."""
-        now_s, before_s = time.monotonic(), self._last_s
-        self._last_s = now_s
-        self._unwanted_s = 0.0 if is_wanted else self._unwanted_s + min(now_s - before_s, PAUSE_S)
-        if is_wanted:
-            return sum(model.reload() for model in self.models)
-        if self._unwanted_s >= REST_S:
+        asking.load_s = sum(model.reload() for model in self.models) if any(wanted) else 0.0
+        self._num_unwanted = 0 if any(wanted) else self._num_unwanted + 1
+        if self._num_unwanted >= REST_DRAFTS:
             for model in self.models:
                 model.offload()
-        return 0.0
-
-    def _read(self, seq: Seq, most: int) -> int:
-        return sum(model.read(seq, most) for model in self.models if model.num_unread(seq))
+        asking.num_read = 0
+        for seq, is_wanted in zip(seqs, wanted, strict=True):
+            room = READ_ROWS - asking.num_read
+            if is_wanted and room > 0:
+                unread = [model for model in self.models if model.num_unread(seq)]
+                asking.num_read += sum(model.read(seq, room) for model in unread)
+        return asks
 
     def observe(
         self, seqs: Sequence[Seq], drafts: Sequence[Draft], outcomes: Sequence[Outcome]

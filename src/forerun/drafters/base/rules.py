@@ -49,7 +49,18 @@ def _broken(draft: object, budget: int, vocab_size: int | None) -> str | None:
     for token in draft.tokens:
         if vocab_size is not None and not 0 <= token < vocab_size:
             return f"token {token} is not in the vocabulary of {vocab_size}"
-    return _broken_confidence(draft.confidence)
+    return _broken_confidence(draft.confidence) or _broken_shape(draft)
+
+
+def _broken_shape(draft: Draft) -> str | None:
+    num = len(draft.tokens)
+    for name, values in (("parents", draft.parents), ("confidence", draft.confidence)):
+        if values is not None and len(values) != num:
+            return f"a draft has {num} tokens but {len(values)} of {name}"
+    for node, parent in enumerate(draft.parents):
+        if not -1 <= parent < node:
+            return f"node {node} has parent {parent}; it must be -1 or an earlier node"
+    return None
 
 
 def _broken_confidence(confidence: object) -> str | None:

@@ -16,7 +16,7 @@ SPREAD = 1.25
 
 def noise_below(seq: Seq, spread: float = SPREAD) -> TreeNoise | None:
     """Return the noise below a sequence's last token; None where the request is greedy."""
-    if seq.params.is_greedy:
+    if seq.is_greedy:
         return None
     from forerun import _native
 

@@ -11,7 +11,7 @@ R rows, D width.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -52,9 +52,7 @@ class HeadLayers:
         self.text = target
         """Whose embedding and head it has."""
         if weights.text:
-            shape = replace(
-                target.config, num_layers=0, layers=(), tied_head=len(weights.text) == 1
-            )
+            shape = target.config.without_layers(tied_head=len(weights.text) == 1)
             norm = "norm", ones("norm", shape.hidden_size)  # no pass reads it
             self.text = load_draft_decoder(target, shape, [*weights.text, norm])
 

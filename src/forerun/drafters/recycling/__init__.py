@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from forerun.core.errors import ConfigError, check_least
 from forerun.core.paths import expanded
-from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq, drafts_of
+from forerun.core.types import EMPTY_DRAFT, Draft, Features, Outcome, Seq
 from forerun.drafters.base.contract import (
     Drafter,
     DrafterBytes,
@@ -160,9 +160,8 @@ class Recycling(Drafter):
         """Guess one tree a sequence, best first, by the tables, this text and other outputs together."""
         from forerun import _native
 
-        self.texts.share(seqs)
         trees = _native.grow_trees(
-            [self.texts.index_of(seq) for seq in seqs],
+            self.texts.indexes(seqs),
             self.texts.shared,
             self.table,
             self.live,
@@ -170,14 +169,13 @@ class Recycling(Drafter):
             self._min_chance,
             [noise_below(seq) for seq in seqs],
         )
-        return drafts_of(trees)
+        return [Draft(*tree) for tree in trees]
 
     def ngram_model(self, seqs: Sequence[Seq]) -> TextNGramModel:
         """Return the n-gram model of the tables, each text and other outputs, for a network to draft with."""
         from forerun import _native
 
-        self.texts.share(seqs)
-        indexes = [self.texts.index_of(seq) for seq in seqs]
+        indexes = self.texts.indexes(seqs)
         return _native.TextNGramModel(indexes, self.texts.shared, self.table, self.live)
 
     def observe(

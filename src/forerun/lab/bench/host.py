@@ -29,7 +29,7 @@ from forerun.core.batch import Batch, Segment
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.params import SamplingParams
 from forerun.core.structured import StructuredOutputsParams
-from forerun.core.types import EMPTY_DRAFT, TaskPrompt, TopK
+from forerun.core.types import TaskPrompt, TopK
 from forerun.decoding.stops import StopChecker
 from forerun.engine import engine
 from forerun.engine.sequence import SequenceStep
@@ -213,7 +213,7 @@ def answered(
         cache = llm.model.new_cache(1, len(tokens))
         opened = cache.open(tokens, reuse=False)
         assert opened is not None
-        batch = Batch((Segment.of(opened[0], 0, tokens[:-1], EMPTY_DRAFT),))
+        batch = Batch((Segment(opened[0], 0, tuple(tokens[:-1]), certain=len(tokens) - 1),))
         hidden = llm.model.forward(batch, cache, tuple(layers))
         top = llm.model.topk(hidden.last, k, log_normaliser=True)
         answers.append(Answer(len(output.prompt_token_ids), tokens, hidden.last, hidden.aux, top))

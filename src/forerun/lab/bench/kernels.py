@@ -22,7 +22,6 @@ from forerun.cli import tables
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError, check_least
-from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.bench import limits
 from forerun.lab.bench.peers import burst
 from forerun.lab.bench.reads import share_read
@@ -274,7 +273,7 @@ def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precisio
         pieces = range(reused, context, PIECE)
         for start in tables.track(pieces, f"reading {context} tokens"):
             piece = tokens[start : start + PIECE]
-            model.forward(Batch((Segment.of(slot, start, piece, EMPTY_DRAFT),)), cache)
+            model.forward(Batch((Segment(slot, start, tuple(piece), certain=len(piece)),)), cache)
             cache.keep(slot, range(len(piece)))
     return cache
 
@@ -282,7 +281,9 @@ def _filled(model: Model, num_seqs: int, context: int, length: int, kv: Precisio
 def _batch(model: Model, case: Case, slots: Iterable[int]) -> Batch:
     """A pass of different tokens that are certain, as a prompt's are: recurrent states take few others."""
     tokens = tuple(1 + i % (model.config.vocab_size - 1) for i in range(case.rows))
-    return Batch(tuple(Segment.of(slot, case.context, tokens, EMPTY_DRAFT) for slot in slots))
+    return Batch(
+        tuple(Segment(slot, case.context, tuple(tokens), certain=len(tokens)) for slot in slots)
+    )
 
 
 def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:

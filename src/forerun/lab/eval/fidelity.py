@@ -19,7 +19,6 @@ from forerun.cli import console
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError, ForerunError
-from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.bench.peers import base
 from forerun.lab.bench.run import PeerError
 from forerun.lab.eval.perplexity import Score, new_cache, windows
@@ -63,7 +62,7 @@ def reader(model: Model, window: int, kv: Precision = "auto") -> Read:
     cache = new_cache(model, window, kv)
 
     def read(tokens: Sequence[int]) -> Tensor:
-        segment = Segment.of(0, 0, tokens, EMPTY_DRAFT)
+        segment = Segment(0, 0, tuple(tokens), certain=len(tokens))
         return torch.from_numpy(model.head(model.forward(Batch((segment,)), cache).last))
 
     return read

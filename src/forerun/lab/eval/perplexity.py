@@ -21,7 +21,6 @@ import numpy as np
 from forerun.core.batch import Batch, Segment
 from forerun.core.config import Precision
 from forerun.core.errors import ConfigError
-from forerun.core.types import EMPTY_DRAFT
 from forerun.lab.store import Store
 from forerun.model.cache.base import KVCache
 from forerun.model.model import Model
@@ -121,7 +120,7 @@ def measure(
 def _score(model: Model, tokens: Sequence[int], window: TextWindow, cache: KVCache) -> Score:
     begin_s = time.perf_counter()
     read = tokens[window.start : window.stop - 1]
-    hidden = model.forward(Batch((Segment.of(0, 0, read, EMPTY_DRAFT),)), cache).last
+    hidden = model.forward(Batch((Segment(0, 0, tuple(read), certain=len(read)),)), cache).last
     rows = hidden[window.first - 1 - window.start :]
     nll = 0.0
     for start in range(0, len(rows), HEAD_ROWS):

@@ -91,6 +91,9 @@ def absent(device: str) -> str | None:
 class NativeDecoder:
     """A model over packed weights. Implements `model.model.Model`; build it with `load`."""
 
+    has_others = False
+    """Whether other processes compute its passes with it."""
+
     def __init__(
         self,
         config: ModelConfig,
@@ -239,8 +242,10 @@ class NativeDecoder:
             is_whole = here.stop == num_rows and not start
             rows = aux if is_whole else np.empty_like(aux[:, here])
             x = None if given is None else given[here]
+            if self.has_others:
+                x = self._announce(cache, part.segments, x)
             try:
-                self._pass(cache, part.segments, x, last[here], layers, rows)
+                self._native.forward(cache.native, part.segments, x, last[here], layers, rows)
             except IndexError as error:
                 raise CapacityError(f"{error}: allow a longer context or stop earlier") from error
             if not is_whole:
@@ -248,17 +253,11 @@ class NativeDecoder:
             start = here.stop
         return Hidden(last, tuple(aux[layers.index(layer)] for layer in aux_layers))
 
-    def _pass(
-        self,
-        cache: NativeCache,
-        segments: Sequence[Segment],
-        inputs: np.ndarray | None,
-        hidden: np.ndarray,
-        aux_layers: Sequence[int],
-        aux: np.ndarray,
-    ) -> None:
-        """Compute at most MAX_ROWS rows, into `hidden` (R, D) and `aux` (layers, R, D). Raises IndexError."""
-        self._native.forward(cache.native, segments, inputs, hidden, aux_layers, aux)
+    def _announce(
+        self, cache: NativeCache, segments: Sequence[Segment], inputs: Floats | None
+    ) -> Floats:
+        """Tell the others of a pass of at most MAX_ROWS rows, and return what goes into it (R, D)."""
+        raise NotImplementedError
 
     def embed(self, ids: Ids) -> Floats:
         """Embed tokens (R,) as (R, D) fp32, positions left out."""

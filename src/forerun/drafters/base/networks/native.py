@@ -34,8 +34,8 @@ Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
 class NativeNetwork(LastStateNetwork, Generic[Kernels]):
     """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
 
-    It starts from the target's last state. Raises LoadError naming the weight that is wrong, or for a target without
-    native kernels.
+    It starts from the target's last state, which comes to the host where the target is on a device. Raises LoadError
+    naming the weight that is wrong, or for a target without native kernels.
     """
 
     def __init__(
@@ -51,18 +51,14 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
         nothing. `eps` is what norms add.
         """
-        if not isinstance(model, NativeDecoder):
-            native.require()
-            raise LoadError(
-                "a drafter with a trained network runs on the native kernels, and this model does not: "
-                "leave out --device, or take -d recycling"
-            )
+        decoder = on_host(model)
         super().__init__(options)
+        self._beside_nbytes = 0 if decoder is model else decoder.nbytes()
         self.width = model.config.hidden_size
         takes_head = "head.0" not in trained.tensors
         divisor = model.config.logits_divisor if takes_head else 1.0
         try:
-            self.native = kernels = new_kernels(model)
+            self.native = kernels = new_kernels(decoder)
             if trained.tokens is not None:
                 kernels.set_tokens(trained.tokens.tolist())
             _set_weights(kernels, trained, options.bits, eps)
@@ -75,7 +71,11 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the packed weights, and a state a sequence."""
-        return DrafterBytes(self.native.nbytes(), tables=4 * num_seqs * self.width)
+        return DrafterBytes(self.weights_nbytes(), tables=4 * num_seqs * self.width)
+
+    def weights_nbytes(self) -> int:
+        """Count its weights, and what it needs of a target whose own are on a device."""
+        return self.native.nbytes() + self._beside_nbytes
 
     def partner(
         self,
@@ -105,6 +105,21 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         return _native.Partner(
             self.native, num_steps, min_doubt, self.share, rows=rows, states=states
         )
+
+
+def on_host(model: Model) -> NativeDecoder:
+    """Return the decoder whose embedding, head and threads a network uses, of a target on a device what the host has.
+
+    Raises LoadError where there is none.
+    """
+    decoder = getattr(model, "host_decoder", model)
+    if not isinstance(decoder, NativeDecoder):
+        native.require()
+        raise LoadError(
+            "a drafter with a trained network runs on the native kernels, and this model does not: "
+            "take -d recycling"
+        )
+    return decoder
 
 
 def _set_weights(

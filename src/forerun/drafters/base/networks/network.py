@@ -9,7 +9,7 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, NamedTuple
 
 from forerun.core.arrays import Floats
-from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq, drafts_of
+from forerun.core.types import EMPTY_DRAFT, LAST_ROW, Draft, Outcome, Seq
 from forerun.decoding.processors import LogitsPipeline
 from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.draft_head import Scores
@@ -142,11 +142,11 @@ def grow(
         num_nodes,
         min(network.min_chance for network in networks),
         ngrams,
-        [None if seq.params.is_greedy else noise_below(seq, spread) for seq in seqs],
+        [None if seq.is_greedy else noise_below(seq, spread) for seq in seqs],
     )
     of_models = [steps for steps, each in zip(taken, asked, strict=True) if each.is_model]
     num_steps = [sum(steps) for steps in zip(*of_models)] or [0] * len(seqs)
-    return Grown(drafts_of(trees), num_steps, said, asked)
+    return Grown([Draft(*tree) for tree in trees], num_steps, said, asked)
 
 
 class LastStateNetwork(Network):
@@ -170,7 +170,8 @@ class LastStateNetwork(Network):
         """Keep the state of each last committed row, which predicted the target's own token."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            self.states[seq.id] = outcome.hidden, outcome.committed_rows()[-1]
+            kept = outcome.path[: len(outcome.emitted) - 1]
+            self.states[seq.id] = outcome.hidden, 1 + kept[-1] if kept else 0
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's state."""

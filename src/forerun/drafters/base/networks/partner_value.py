@@ -15,7 +15,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from forerun.core.costs import PRIOR_WEIGHT, DecayedMeans
+from forerun.core.costs import PRIOR_WEIGHT
 
 MOST_DOUBT = 0.7
 """A partner is asked from this doubt on, however little its steps have brought: else nothing more would be learned."""
@@ -33,6 +33,8 @@ class PartnerValue:
 
     def __init__(self, share: float, gain: float) -> None:
         """Begin with a share, and the tokens that a step brings for each doubt squared."""
+        from forerun._native import DecayedMeans
+
         self.share = self._first_share = share
         """Of its word in a probability that others gave before it."""
         self._first_gain = gain
@@ -54,7 +56,7 @@ class PartnerValue:
         share = self.share
         for _, _, before, own, _ in steps:
             if likely := (1 - share) * before + share * own:
-                self._shares.record([(0, share * own / likely)])
+                self._shares.record([share * own / likely])
         self.share = self._shares.given([self._first_share], PRIOR_WEIGHT)[0]
         self._squares = self._squares * GAIN_MEMORY + sum(doubt**2 for _, doubt, *_ in steps)
         self._brought = self._brought * GAIN_MEMORY + sum(brought for *_, brought in steps)

@@ -132,7 +132,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         """Count the weights, keys and values of the rows, and what else the slots have."""
         rows = num_seqs * (max_len + MAX_STEPS)
         kv, tables = rows * self._row_nbytes, num_seqs * self._slot_nbytes
-        return DrafterBytes(self.native.nbytes(), kv, tables)
+        return DrafterBytes(self.weights_nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""

@@ -52,22 +52,17 @@ class Texts:
         index = self._new_index(self.max_depth)
         self._histories[seq.id] = _History(index, next(self._documents), num_shared)
 
-    def share(self, seqs: Sequence[Seq]) -> None:
-        """Read their new outputs into the shared index."""
+    def indexes(self, seqs: Sequence[Seq]) -> list[SuffixIndex]:
+        """Return the index of each sequence's text, up to its last token; the shared one reads their outputs, too."""
+        found = []
         for seq in seqs:
-            history = self._histories.get(seq.id)
-            if history is None:
-                continue
+            history, tokens = self._histories[seq.id], seq.tokens
+            history.index.extend(0, tokens[history.num_indexed :])
             if self.shared_tokens:
-                self.shared.extend(history.document, seq.tokens[history.num_shared :])
-            history.num_shared = len(seq.tokens)
-
-    def index_of(self, seq: Seq) -> SuffixIndex:
-        """Return the index of a sequence's text, up to its last token."""
-        history = self._histories[seq.id]
-        history.index.extend(0, seq.tokens[history.num_indexed :])
-        history.num_indexed = len(seq.tokens)
-        return history.index
+                self.shared.extend(history.document, tokens[history.num_shared :])
+            history.num_indexed = history.num_shared = len(tokens)
+            found.append(history.index)
+        return found
 
     def context(self, seq: Seq) -> list[int]:
         """Return the last tokens, as many as are matched."""
@@ -75,8 +70,9 @@ class Texts:
 
     def end(self, seq: Seq) -> None:
         """Drop the sequence's own index; its output stays shared."""
-        self.share([seq])
-        self._histories.pop(seq.id, None)
+        history = self._histories.pop(seq.id, None)
+        if history is not None and self.shared_tokens:
+            self.shared.extend(history.document, seq.tokens[history.num_shared :])
 
     def nbytes(self, num_seqs: int, max_len: int) -> int:
         """Count the shared index when full, and the indexes of full sequences."""
