@@ -12,7 +12,7 @@ from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks import folder
 from forerun.drafters.eagle3 import Options, build
-from tests.drafters.helpers import refusal
+from tests.drafters.helpers import GREEDY, refusal
 from tests.oracles.growth import Solo
 from tests.oracles.growth import draft as drafted
 from tests.tiny import tiny_model
@@ -114,7 +114,7 @@ def test_rows_are_fed_with_the_tokens_after_them():
     drafter.native = Kernels()
     drafter._free = [0, 1]
     rows = np.arange(4, dtype=np.float32)[:, None].repeat(3 * WIDTH, 1)
-    seq = Seq(0, [1, 2, 3, 4, 5], None, 0)
+    seq = Seq(0, [1, 2, 3, 4, 5], GREEDY, 0)
     drafter.begin(seq, Outcome((), (5,), hidden=rows))
     seq.tokens += [7, 8]
     draft = Draft((6, 7, 9), (-1, -1, 1))
@@ -140,11 +140,11 @@ def test_a_reused_prefix_has_the_rows_of_the_text_that_read_it(ends):
     trees = []
     for num_reused in (0, 18, 17):
         drafter = build(Options(model="untrained", quant="none", min_chance=0), target())
-        first = Seq(0, [*shared, *rest[0]], None, 0)
+        first = Seq(0, [*shared, *rest[0]], GREEDY, 0)
         drafter.begin(first, Outcome((), (22,), hidden=states[:20]))
         if ends:
             drafter.end(first)
-        second = Seq(1, [*shared, *rest[1]], None, 0)
+        second = Seq(1, [*shared, *rest[1]], GREEDY, 0)
         second_states = np.concatenate([states[:17], states[20:23]])
         drafter.begin(second, Outcome((), (3,), hidden=second_states[num_reused:]))
         trees.append(drafted(drafter, Solo([0], [8], 4, 0.0, rows=[drafter._slots[1]]))[0])
@@ -163,14 +163,14 @@ def test_of_a_prefix_that_no_slot_has_read_the_beginning_is_taken():
 
     def begin(number, tokens, num_computed):
         outcome = Outcome((), tokens[-1:], hidden=states[:num_computed])
-        drafter.begin(Seq(number, tokens, None, 0), outcome)
+        drafter.begin(Seq(number, tokens, GREEDY, 0), outcome)
         return drafter._texts[drafter._slots[number]]
 
     assert begin(0, [1, 2, 3, 4, 5, 6], 4) == [1]  # the first row is missing
     assert begin(1, [1, 2, 3, 4, 5], 4) == [1, 2, 3, 4, 5]
-    drafter.end(Seq(1, [], None, 0))
+    drafter.end(Seq(1, [], GREEDY, 0))
     assert begin(2, [1, 2, 3, 9, 9, 9, 9, 8], 1) == [1, 2, 3, 9]  # three rows, then a gap
-    drafter.end(Seq(2, [], None, 0))
+    drafter.end(Seq(2, [], GREEDY, 0))
     assert begin(3, [1, 2, 3, 4, 6, 6], 3) == [1, 2, 3, 4, 6, 6]  # all is there again
 
 

@@ -80,7 +80,7 @@ class CostCurve:
         self._means[size] = weight, mean
         (self.known.add if weight >= KNOWN else self.known.discard)(size)
         # The line: least squares with decaying weights; its slope stays while only one size is seen.
-        table = self._between(size)
+        table = self._table[size] if size < len(self._table) else self._between(size)
         self._weight = self._weight * DECAY + 1
         step, miss = table - self._size, cost - self._cost
         self._size += step / self._weight
