@@ -94,11 +94,13 @@ CONSTANTS = {
         "DECAY": (0.5,),
         "PRIOR_WEIGHT": (0.01, 1e6),
     },
+    "forerun.engine.model_price": {
+        "EXPLORATION": (0.0, 0.05),
+        "RESERVE": (-1.0, 20.0),
+    },
     "forerun.engine.controller": {
         "FIRST_VALUE": (0.0,),
         "MARGIN": (0.8, 1.0, 1.5, 2.0),
-        "EXPLORATION": (0.0, 0.05),
-        "RESERVE": (-1.0, 20.0),
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),
         "LAST_PASSES": (1, 100),

@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from forerun.core.costs import CostCurve
 from forerun.core.types import Draft, Seq
-from forerun.engine.controller import EXPLORATION, Adaptive, Controller, Fixed
+from forerun.engine.controller import Adaptive, Controller, Fixed
+from forerun.engine.model_price import EXPLORATION
 from tests.engine.harness import (
     GREEDY,
     LOOPING,

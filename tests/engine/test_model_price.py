@@ -6,8 +6,7 @@ import pytest
 
 from forerun.core.types import Draft, Seq
 from forerun.drafters.base.contract import DraftModelUse
-from forerun.engine.controller import EXPLORATION, RESERVE, Reserve
-from forerun.engine.model_price import DraftValues, ModelPrice
+from forerun.engine.model_price import EXPLORATION, RESERVE, DraftValues, ModelPrice, Reserve
 from tests.engine.harness import GREEDY, LOOPING, Clock, Scripted, complete, plain, timed_engine
 from tests.tiny import tiny_model
 

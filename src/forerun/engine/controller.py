@@ -28,15 +28,11 @@ from statistics import median_low
 from typing import Protocol
 
 from forerun.core.costs import DECAY, PRIOR_WEIGHT, CostCurve
-from forerun.engine.model_price import DraftValues, ModelPrice
+from forerun.engine.model_price import EXPLORATION, RESERVE, DraftValues, ModelPrice, Reserve
 from forerun.engine.sequence import SequenceStep
 
 MARGIN = 1.25
 """The best of many estimates is overestimated."""
-EXPLORATION = 0.004
-"""Share of the time for trials."""
-RESERVE = 0.5
-"""Plain passes that are saved for trials, at most and at first."""
 TRIAL_STEPS = 2
 """A drafter's first draft after a pause is slow, it has to read what it missed."""
 PLAIN_EVERY = 64
@@ -91,15 +87,6 @@ class Fixed(Controller):
         """Set the same budget for every sequence."""
         for step in steps:
             step.budget, step.wants_models = self.budget, True
-
-
-@dataclass(slots=True)
-class Reserve:
-    """What trials of all kinds may take, in plain passes: one may begin where nothing is left to be paid back."""
-
-    time: float = RESERVE
-    is_models_turn: bool = True
-    """Since models were tried a larger question could be: neither kind takes all of the time."""
 
 
 class Adaptive(Controller):

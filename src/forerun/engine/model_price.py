@@ -11,14 +11,15 @@ as it is, and at least for `LEAST_LEFT` tokens. What is not tried is not learned
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from forerun.core.costs import PRIOR_WEIGHT, CostCurve
 from forerun.core.types import Seq
 
-if TYPE_CHECKING:
-    from forerun.engine.controller import Reserve
-
+EXPLORATION = 0.004
+"""Share of the time for trials."""
+RESERVE = 0.5
+"""Plain passes that are saved for trials, at most and at first."""
 MOST_TRIAL = 4.0
 """Plain passes that a trial of models is expected to take at most: it borrows them, and others wait."""
 TRIAL_DRAFTS = 4
@@ -32,6 +33,15 @@ FIRST_STEPS = 2.0
 LEAST_LEFT = 32
 LEAST_GAIN = 0.15
 """Tokens a draft: the models' estimates are noisy, and what is read in vain is lost."""
+
+
+@dataclass(slots=True)
+class Reserve:
+    """What trials of all kinds may take, in plain passes: one may begin where nothing is left to be paid back."""
+
+    time: float = RESERVE
+    is_models_turn: bool = True
+    """Since models were tried a larger question could be: neither kind takes all of the time."""
 
 
 class DraftValues:

@@ -22,9 +22,9 @@ from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.base.union import Union
-from forerun.engine.controller import Controller, Reserve
+from forerun.engine.controller import Controller
 from forerun.engine.engine import Engine
-from forerun.engine.model_price import DraftValues, ModelPrice
+from forerun.engine.model_price import DraftValues, ModelPrice, Reserve
 from forerun.engine.sequence import SequenceState
 from forerun.model.model import Model
 from forerun.system import background
