@@ -37,14 +37,14 @@ while len(seq.generated) < params.max_tokens and not tokenizer.eos_ids & {*seq.g
     # A pass computes what the cache has not: the prompt, later the last token; and the draft below it.
     pending = seq.tokens[cache.length(seq.slot) :]
     draft = drafter.propose([seq], [NUM_DRAFT])[0] if passes else EMPTY_DRAFT
-    segment = Segment.of(seq.slot, cache.length(seq.slot), pending, draft)
-    hidden = model.forward(Batch((segment,)), cache)
-    logits = model.head(
-        hidden.last[len(pending) - 1 :]
-    )  # of the last token, and of every drafted one
+    count = len(pending)
+    parents = (*range(-1, count - 1), *(count + parent for parent in draft.parents))
+    rows = Segment(seq.slot, cache.length(seq.slot), (*pending, *draft.tokens), parents)
+    hidden = model.forward(Batch((rows,)), cache)
+    logits = model.head(hidden.last[count - 1 :])  # of the last token, and of every drafted one
     outcome = verify(seq, draft, logits, pipeline)
     # The cache keeps the rows of what was pending and of the accepted path.
-    cache.keep(seq.slot, [*range(len(pending)), *(len(pending) + node for node in outcome.path)])
+    cache.keep(seq.slot, [*range(count), *(count + node for node in outcome.path)])
     seq.tokens += outcome.emitted
     if passes:
         drafter.observe([seq], [draft], [outcome])
