@@ -146,7 +146,7 @@ class Features:
     last_row: bool = False
     """`begin` gets the row of the last prompt token alone: the others are not kept for it."""
     top_k: int = 0
-    """TopTokens tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
+    """Likeliest tokens in each row of `Outcome.top`, all of the vocabulary where that is smaller."""
 
     @property
     def reads_rows(self) -> bool:

@@ -316,12 +316,7 @@ class GpuDecoder:
 
     def head_weights(self, ids: Ids | None) -> Floats:
         """Return the head's rows (n, D) of some tokens (n,), None for all; a soft cap is left out."""
-        if self._planned:
-            count = self.config.vocab_size if ids is None else len(ids)
-            return np.zeros((count, self.config.hidden_size), np.float32)
-        stored = self._host.get("head", self._host["embed"])
-        stored = stored if ids is None else stored.rows(np.asarray(ids, np.int64))
-        return stored.dequantize() / np.float32(self.config.logits_divisor)
+        return self.host_decoder.head_weights(ids)
 
     def head_part(self, ids: Ids) -> HeadPart:
         """Return the head of some tokens (n,): the whole one, of which their logits are taken."""

@@ -44,12 +44,12 @@ def load_linear_map(target: Model, stored: StoredTensor, quant: Scheme = "none")
     num_out, num_in = stored.shape
     if quant in _BITS and num_in % 32 == 0:
         stored = requantize(stored, _BITS[quant])
-    config = without_layers(target.config, num_out, num_in)
+    config = _map_shape(target.config, num_out, num_in)
     return load_draft_decoder(target, config, [("embed", stored), ("norm", ones("norm", num_in))])
 
 
-def without_layers(config: ModelConfig, vocab_size: int, width: int) -> ModelConfig:
-    """Return the shape of a decoder without layers, whose logits are as they are."""
+def _map_shape(config: ModelConfig, vocab_size: int, width: int) -> ModelConfig:
+    """Return the shape of a head alone, whose logits are as they are."""
     return ModelConfig(
         family=config.family,
         vocab_size=vocab_size,

@@ -170,7 +170,7 @@ class LastStateNetwork(Network):
         """Keep the state of each last committed row, which predicted the target's own token."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
             assert outcome.hidden is not None, "asked for by `features`"
-            kept = outcome.path[: len(outcome.emitted) - 1]
+            kept = outcome.path[: len(outcome.emitted) - 1]  # as in `committed_rows`
             self.states[seq.id] = outcome.hidden, 1 + kept[-1] if kept else 0
 
     def end(self, seq: Seq) -> None:
