@@ -229,6 +229,18 @@ class Matrix:
         else:
             room.copy_(torch.from_numpy(values).to(room.dtype))
 
+    def outputs(self, ids: Tensor) -> Matrix:
+        """Return a copy of some outputs (n,), one below the other."""
+
+        def some(tensor: Tensor, axis: int) -> Tensor:
+            return tensor.index_select(axis, ids) if tensor.numel() else tensor
+
+        return replace(
+            self, num_out=len(ids), weights=some(self.weights, 1), more=some(self.more, 2),
+            scales=some(self.scales, 1), factors=some(self.factors, 1), mins=some(self.mins, 1),
+            min_factors=some(self.min_factors, 1), bias=some(self.bias, 0),
+        )  # fmt: skip
+
     def nbytes(self) -> int:
         """Return the bytes on the device."""
         return sum(tensor.nbytes for tensor in self._tensors)
