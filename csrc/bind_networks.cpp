@@ -349,6 +349,8 @@ void bind_networks(nb::module_& m) {
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<GilRelease>());
+    m.def("token_weight", &token_weight, "inner_size"_a, "num_predict"_a,
+          "What a recurrent network multiplies embeddings by.");
 
     nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(

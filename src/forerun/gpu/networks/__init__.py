@@ -7,8 +7,9 @@ from collections.abc import Callable, Mapping
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.networks.base import Network
 from forerun.gpu.networks.medusa import Medusa
+from forerun.gpu.networks.recurrent import Recurrent
 
-KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa}
+KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa, "recurrent": Recurrent}
 
 
 def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:
