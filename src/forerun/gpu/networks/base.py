@@ -93,7 +93,7 @@ class Network:
                 self.matrices[name] = Matrix.pack([(stored, None)], self.device)
         except torch.OutOfMemoryError as error:
             raise LoadError(
-                f"{self.device} has no memory for it (forerun plan says how much it needs)"
+                f"{self.device} has no memory for a network that drafts: take another drafter (-d), or --device cpu"
             ) from error
 
     def set_norm(self, name: str, weight: Floats, bias: Floats | None, eps: float) -> None:
