@@ -17,7 +17,7 @@ from forerun.gpu.layers import Norm
 from forerun.gpu.matrices import Matrix
 from forerun.gpu.networks.base import MAX_STEPS, Network, Steps
 from forerun.gpu.networks.recurrence import advance
-from forerun.gpu.numbers import LAUNCH
+from forerun.gpu.numbers import WIDE_LAUNCH
 from forerun.weights.codes import FORMATS, Bytes
 from forerun.weights.stored import StoredTensor
 
@@ -148,7 +148,7 @@ class Recurrent(Network):
         advance[(num,)](
             gates, embedded, put, num, self._token_weight, *_vectors(cell.norm), *_vectors(state_norm), self.eps,
             states, out, P=inner, G=self._num_gates, E=self._emb_size, WIDE=triton.next_power_of_2(inner),
-            HAS_BIAS=cell.norm.bias is not None, STATE_HAS_BIAS=state_norm.bias is not None, **LAUNCH,
+            HAS_BIAS=cell.norm.bias is not None, STATE_HAS_BIAS=state_norm.bias is not None, **WIDE_LAUNCH,
         )  # fmt: skip
         return out
 
