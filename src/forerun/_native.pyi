@@ -302,7 +302,7 @@ class ComputedNetwork(DraftNetwork):
         max_depth: int,
         sees_depth_alone: bool,
         compute: Callable[
-            [NDArray[np.int32]], tuple[NDArray[np.float32], NDArray[np.float32] | None]
+            [NDArray[np.int32]], tuple[NDArray[np.float32], NDArray[np.float64] | None]
         ],
     ) -> None: ...
 

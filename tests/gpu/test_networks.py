@@ -46,6 +46,7 @@ def test_trees_are_those_of_the_cpu(device: GpuDecoder, name: str, bits: int) ->
     assert trees(ours) == expected
     assert trees(ours, [1], NOISES[1:2]) == expected[1:2]  # and the draft before leaves nothing
     assert all(max(parents) >= 0 for _, parents, _ in expected)
+    assert "host_decoder" not in vars(device)  # the host has no copy of the embedding and the head
 
 
 def test_mapped_embeddings_are_rounded_as_the_cpu_keeps_them(device: GpuDecoder) -> None:

@@ -75,7 +75,7 @@ class Network:
         self._of_eps: dict[float, ModelConfig] = {}
         step = WeakMethod(self.step)  # which the kernels would keep alive for good
 
-        def compute(rows: NDArray[np.int32]) -> tuple[Floats, Floats | None]:
+        def compute(rows: NDArray[np.int32]) -> tuple[Floats, NDArray[np.float64] | None]:
             alive = step()
             assert alive is not None
             return alive(rows)
@@ -134,7 +134,7 @@ class Network:
         self.seeds = self.target.to_device(states if rows is None else states[[*rows]])
         return self.native
 
-    def step(self, rows: NDArray[np.int32]) -> tuple[Floats, Floats | None]:
+    def step(self, rows: NDArray[np.int32]) -> tuple[Floats, NDArray[np.float64] | None]:
         """Compute rows (R, 5) of `StepRow`: their logits (R, V'), and how much of its probabilities each is worth."""
         num_ids = self.heads[0].num_out
         logits = np.empty((len(rows), num_ids), np.float32)
