@@ -15,6 +15,7 @@ import forerun.gpu
 from forerun.core.batch import Segment
 from forerun.model.config import ExpertsConfig, LayerConfig
 from tests.gpu.oracle import Both
+from tests.gpu.test_choice import has_the_scores
 from tests.native.models import GATED, ROPE, random_weights, text
 
 ROOM = Path(forerun.gpu.__file__).parent
@@ -132,3 +133,25 @@ def test_a_broken_kernel_is_found(copy, mutant: str) -> None:
     more = [CLOSED[mutant]] if mutant in CLOSED else []
     name = f"broken{[*MUTANTS].index(mutant)}"
     assert finds(copy(name, file, tuple(change), *more))
+
+
+DRAWS = {
+    "a score is fused": (
+        "scores",
+        "z * factor + gumbel(i, low, high)",
+        "tl.fma(z, factor, gumbel(i, low, high))",
+    ),
+    "the noise's series is fused": (
+        "numbers",
+        "series = series * square + 0.3333333333",
+        "series = tl.fma(series, square, 0.3333333333)",
+    ),
+}
+
+
+@pytest.mark.parametrize("mutant", DRAWS)
+def test_a_broken_draw_is_found(copy, mutant: str) -> None:
+    file, *change = DRAWS[mutant]
+    name = f"broken_{file}"
+    copy(name, file, tuple(change))
+    assert not has_the_scores(importlib.import_module(f"{name}.choice"))
