@@ -32,7 +32,7 @@ def verify(
     *,
     hidden: Floats | None = None,
     top: TopK | None = None,
-    best: Best = (),
+    best: Best | None = None,
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 

@@ -103,6 +103,7 @@ class Engine:
         self.sequences: dict[int, SequenceState] = {}
         self.watch: Watch | None = None
         """Sees the model's last states, after each pass."""
+        self._draws = model if isinstance(model, Draws) else None
         self._logits: Floats | None = None
         self._logit_rows = logit_rows
 
@@ -261,11 +262,7 @@ class Engine:
         if wanted:
             features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
         writes = not all(step.state.needs_only_argmax for step in steps)
-        draws = (
-            writes
-            and isinstance(self.model, Draws)
-            and all(step.needs_only_tokens for step in steps)
-        )
+        draws = writes and self._draws is not None and all(s.needs_only_tokens for s in steps)
         writes = writes and not draws
         verified: list[SequenceStep] = []
         for group in _groups(steps, self._logit_rows) if writes else [steps]:
@@ -283,7 +280,7 @@ class Engine:
                 try:
                     shown = top if top is None or len(group) == 1 else top.part(own)
                     mine = logits[own.start : own.stop]
-                    likeliest = best[own.start : own.stop]
+                    likeliest = None if best is None else best[own.start : own.stop]
                     self._verify_one(step, hidden, features, mine, likeliest, shown)
                 except Exception as error:
                     step.fail(error)
@@ -291,8 +288,8 @@ class Engine:
 
     def _head(
         self, rows: Floats, writes: bool, noises: Noises
-    ) -> tuple[Floats | Best, Best, TopK | None]:
-        """Return the logits of rows (M, D), or their tokens and the likeliest, and what the drafter asked for.
+    ) -> tuple[Floats | Best, Best | None, TopK | None]:
+        """Return the logits of rows (M, D), or tokens, with the likeliest if they are drawn, and what drafters ask for.
 
         All come out of one read of the weights. The next call overwrites the logits.
         """
@@ -302,18 +299,17 @@ class Engine:
             self._logits = None  # freed before the larger one is there
             self._logits = np.empty((len(rows), vocab_size), np.float32)
         logits = self._logits[: len(rows)] if writes and self._logits is not None else None
-        drawn = list[int]()
-        if noises and isinstance(self.model, Draws):
-            top, drawn = self.model.topk_and_draw(rows, max(k, 1), noises, log_normaliser=k > 0)
+        if noises and self._draws is not None:
+            top, drawn = self._draws.topk_and_draw(rows, max(k, 1), noises, log_normaliser=k > 0)
         else:
             top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
         shown = top if k else None
         if logits is not None:
-            return logits, (), shown
+            return logits, None, shown
         pairs = zip(top.ids[:, 0].tolist(), top.values[:, 0].tolist(), strict=True)
         best = tuple([token if value > -math.inf else -1 for token, value in pairs])
-        if not drawn:
-            return best, best, shown
+        if not noises:
+            return best, None, shown
         each = zip(best, drawn, noises, strict=True)
         return tuple([token if noise else own for own, token, noise in each]), best, shown
 
@@ -323,7 +319,7 @@ class Engine:
         hidden: Hidden,
         features: Floats | None,
         logits: Floats | Best,
-        best: Best,
+        best: Best | None,
         top: TopK | None,
     ) -> None:
         """Verify one sequence's draft, or take up a part of its prompt."""
