@@ -169,8 +169,7 @@ class Scheduler:
         ready = [step for step in ready if step.seq.slot >= 0]
         for step in ready:
             slot, draft, num_tokens = step.seq.slot, step.draft, len(step.tokens)
-            num_rows = num_tokens + len(draft.tokens)
-            if num_rows > self.cache.free_rows(slot) and not self.cache.reserve(slot, num_rows):
+            if not self.cache.reserve(slot, num_tokens + len(draft.tokens)):
                 is_chain = draft.parents == tree.chain(len(draft))
                 self._count(SHORTER_DRAFTS if is_chain else SMALLER_TREES)
                 step.draft = draft.trim(self.cache.free_rows(slot) - num_tokens)
