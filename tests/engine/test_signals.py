@@ -105,3 +105,22 @@ def test_a_handler_that_raises_at_any_line_leaves_nothing(llm, work, stride, lim
     assert num_raised > 0.9 * num_lines / stride
     assert work(llm) == whole
     assert 0 < llm.engine.stats.accepted < llm.engine.stats.drafted
+
+
+def test_a_signal_ends_a_run_after_the_step_in_which_it_came(llm, limited, monkeypatch):
+    whole, step, num_steps = answers(llm), llm.engine.step, 0
+
+    def signalled_step() -> object:
+        nonlocal num_steps
+        num_steps += 1
+        if num_steps == 2:
+            signal.raise_signal(signal.SIGALRM)
+        return step()
+
+    with monkeypatch.context() as patch:
+        patch.setattr(llm.engine, "step", signalled_step)
+        with pytest.raises(TimeLimit):
+            answers(llm)
+    assert num_steps == 2
+    assert not llm.loop.step()
+    assert answers(llm) == whole

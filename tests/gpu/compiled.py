@@ -18,7 +18,7 @@ from triton import knobs
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from forerun.gpu import attention, kernels, placement, routing
+from forerun.gpu import attention, kernels, placement, routing, scores
 from forerun.gpu.codes import LAYOUTS
 from forerun.gpu.networks import recurrence
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
@@ -43,7 +43,9 @@ NUMBERS = dict.fromkeys(
     ),
     "fp32",
 )
-WHOLE = dict.fromkeys(("R", "N", "OUT", "TABLE", "PATH", "RUNS", "V", "BLOCKS"), "i32")
+WHOLE = dict.fromkeys(
+    ("R", "N", "OUT", "TABLE", "PATH", "RUNS", "V", "BLOCKS", "COUNT", "STRIDE", "K"), "i32"
+)
 HEADS = {"H": 32, "G": 8, "E": 128, "WIDE": 128}
 MERGED = {"H": 32, "E": 128, "WIDE": 128, "ROWS": ROWS}
 NORM = {
@@ -153,9 +155,11 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
         sizes = {"P": 4096, "G": gates, "E": size, "WIDE": 4096}
         yield f"advance {name}", "advance", sizes | {"HAS_BIAS": True, "STATE_HAS_BIAS": True}, {}
     yield "merge", "merge", MERGED | {"HAS_SINKS": True, "TO_CODES": True}, {}
-    yield "choose", "choose", {"BLOCK": 128}, {}
-    yield "choose_of_blocks", "choose_of_blocks", {"WIDE": 2048}, {"found": "*i32"}
-    yield "add_totals", "add_totals", {}, {}
+    record = {"found": "*i32", "noises": "*i32"}
+    yield "choose", "choose", {"K": 6, "IS_DRAWN": False, "BLOCK": 128}, record
+    yield "draw", "choose", {"K": 1, "IS_DRAWN": True, "BLOCK": 128}, record
+    yield "choose_of_blocks", "choose_of_blocks", {"K": 6, "WIDE": 8192}, record
+    yield "add_totals", "add_totals", {}, record
     yield (
         "finish_logits",
         "finish_logits",
@@ -168,7 +172,7 @@ def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target:
     """Compile one kernel; pointers are aligned to 16 bytes."""
     function = next(
         vars(each)[kernel]
-        for each in (kernels, placement, attention, routing, recurrence)
+        for each in (kernels, placement, attention, routing, scores, recurrence)
         if kernel in vars(each)
     )
     known = POINTERS | NUMBERS | WHOLE | types | dict.fromkeys(constants, "constexpr")

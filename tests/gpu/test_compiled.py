@@ -28,7 +28,7 @@ ROUNDED = {
 EXACT = {
     *(f"{word}.f32" for word in ("abs", "neg", "max", "min", "max.NaN", "min.NaN", "mov", "selp")),
     *(f"setp.{how}.f32" for how in ("eq", "ge", "gt", "le", "lt", "neu", "num", "nan", "equ", "gtu", "ltu")),
-    "selp.f64", "cvt.f64.f32",
+    "selp.f64", "cvt.f64.f32", "cvt.rn.f32.u32",
     *(f"cvt.{kind}" for kind in ("f32.bf16", "f32.f16", "rzi.s16.f32", "rzi.s32.f32", "rn.f32.s16", "rn.f32.s32")),
 }  # fmt: skip
 HAS_DOTS = ("linear q", "attend int8")

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 
 from forerun.core.params import SamplingParams
 from forerun.engine.stats import SpecStats
@@ -35,9 +37,11 @@ def card(monkeypatch: pytest.MonkeyPatch) -> None:
 SIZES = {"max_model_len": 64, "max_num_seqs": 2, "threads": 1, "kv": "int8"}
 
 
-def answers(model: Path, **options: object) -> tuple[list[tuple[int, ...]], SpecStats]:
+def answers(
+    model: Path, params: list[SamplingParams] = PARAMS, **options: object
+) -> tuple[list[tuple[int, ...]], SpecStats]:
     llm = LLM(str(model), controller=False, **SIZES, **options)
-    found = [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, PARAMS)]
+    found = [tuple(each.outputs[0].token_ids) for each in llm.generate(PROMPTS, params)]
     return found, llm.engine.stats
 
 
@@ -61,6 +65,52 @@ def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path)
     drafted, stats = answers(tiny_gguf, device="cuda", drafter="lookahead")
     assert drafted == answers(tiny_gguf, drafter="none")[0]
     assert 0 < stats.accepted < stats.drafted
+
+
+def crossed(monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> tuple[list[int], list[int]]:
+    """Bytes of tokens, and numbers of logits, that come from the device from now on."""
+    tokens, logits, cpu = [], [], torch.Tensor.cpu
+
+    def noted(self, *given, **named):
+        if self.ndim == 3 and self.dtype == torch.int32:
+            tokens.append(self.numel() * 4 // len(self))
+        if self.shape[-1] == vocab_size:
+            logits.append(self.numel())
+        return cpu(self, *given, **named)
+
+    monkeypatch.setattr(torch.Tensor, "cpu", noted)
+    return tokens, logits
+
+
+@pytest.mark.parametrize(
+    ("params", "drafter", "row_nbytes"),
+    [
+        (PARAMS[:1] * 2, "lookahead", 8),
+        (PARAMS, "lookahead", 16),
+        (PARAMS[1:] * 2, "recycling:num_draft=3,min_chance=0.01", 64),
+    ],
+    ids=["greedy", "both", "sampled"],
+)
+def test_tokens_leave_the_device_and_no_logits(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, params, drafter: str, row_nbytes: int
+) -> None:
+    """Of a row 8 bytes for the likeliest token and the drawn one; recycling reads six and the normaliser besides."""
+    expected = answers(tiny_gguf, params, drafter="none")[0]
+    tokens, logits = crossed(monkeypatch, LLM(str(tiny_gguf), **SIZES).model.config.vocab_size)
+    assert answers(tiny_gguf, params, device="cuda", drafter=drafter)[0] == expected
+    assert {*tokens} == {row_nbytes}
+    assert not logits
+
+
+@pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"logprobs": 1}, {"presence_penalty": 0.5}])
+def test_logits_leave_the_device_for_who_reads_them(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, asked: dict[str, float]
+) -> None:
+    params = [PARAMS[0], replace(PARAMS[1], max_tokens=2, **asked)]
+    expected = answers(tiny_gguf, params, drafter="none")[0]
+    _, logits = crossed(monkeypatch, LLM(str(tiny_gguf), **SIZES).model.config.vocab_size)
+    assert answers(tiny_gguf, params, device="cuda", drafter="none")[0] == expected
+    assert logits
 
 
 @pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])

@@ -15,6 +15,7 @@ import forerun.gpu
 from forerun.core.batch import Segment
 from forerun.model.config import ExpertsConfig, LayerConfig
 from tests.gpu.oracle import Both
+from tests.gpu.test_choice import has_the_scores
 from tests.native.models import GATED, ROPE, random_weights, text
 
 ROOM = Path(forerun.gpu.__file__).parent
@@ -132,3 +133,9 @@ def test_a_broken_kernel_is_found(copy, mutant: str) -> None:
     more = [CLOSED[mutant]] if mutant in CLOSED else []
     name = f"broken{[*MUTANTS].index(mutant)}"
     assert finds(copy(name, file, tuple(change), *more))
+
+
+def test_a_score_that_is_fused_is_found(copy) -> None:
+    change = "z * factor + gumbel(i, low, high)", "tl.fma(z, factor, gumbel(i, low, high))"
+    copy("broken_draw", "scores", change)
+    assert not has_the_scores(importlib.import_module("broken_draw.choice"))

@@ -75,7 +75,10 @@ class LogitsPipeline:
             or bad_words
             or self._allowed is not None
         )
-        self.needs_only_argmax = params.is_greedy and grammar is None and not self.changes_logits
+        needs_only_row = grammar is None and not self.changes_logits
+        self.needs_only_argmax = needs_only_row and params.is_greedy
+        self.needs_only_draw = needs_only_row and not (params.is_greedy or params.has_filters)
+        """Whether a token is chosen by logits, temperature and noise alone."""
         self._num_prompt = len(prompt)
         self._biased, self._bias = _columns(params.logit_bias)
         self._prompt_ids = _ids(sorted({*prompt}) if params.has_penalties else ())

@@ -21,7 +21,7 @@ from forerun.core.types import Draft, Outcome, Seq, TopK
 from forerun.decoding.processors import LogitsPipeline
 
 Best = tuple[int, ...]
-"""The target's likeliest token at each row, where that is all it takes; -1 where there is none."""
+"""The target's likeliest token at each row, or the one drawn there, where that is all it takes; -1: there is none."""
 
 
 def verify(
@@ -32,17 +32,19 @@ def verify(
     *,
     hidden: Floats | None = None,
     top: TopK | None = None,
+    best: Best | None = None,
 ) -> Outcome:
     """Walk down the draft from the root as far as the target agrees.
 
     `logits` (1 + N, V), raw fp32, are the target's at the root (row 0) and at node i (row 1 + i);
     they, `hidden` (1 + N, D) and `top` are handed on in the outcome. Where the pipeline needs only the
-    likeliest token of each row, these will do in their place.
+    likeliest token of each row, these will do in their place; so will tokens that the model drew, with the likeliest
+    as `best`.
     Raises RequestError where the logits name no token.
     """
     if len(logits) != 1 + len(draft.tokens):
         raise ValueError(f"{len(logits)} rows of logits for a draft of {len(draft)} nodes")
-    # If the likeliest tokens do, no text is looked at.
+    # Where tokens do, no text is looked at.
     generated = [] if isinstance(logits, tuple) else seq.generated
     grammar = pipeline.grammar_after(generated) if pipeline.has_grammar else None
     path: list[int] = []
@@ -67,5 +69,5 @@ def verify(
         node = edges.index((node, token), node + 1)  # children come after their parents
         path.append(node)
     if isinstance(logits, tuple):
-        return Outcome(tuple(path), tuple(emitted), best=logits, hidden=hidden, top=top)
+        return Outcome(tuple(path), tuple(emitted), best=best or logits, hidden=hidden, top=top)
     return Outcome(tuple(path), tuple(emitted), logits, hidden, top=top)

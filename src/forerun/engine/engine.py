@@ -37,7 +37,7 @@ from forerun.engine.stats import SpecStats, Timers
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.kernels import native
-from forerun.model.model import Hidden, Model, attention_cost
+from forerun.model.model import Draws, Hidden, Model, Noises, attention_cost
 
 MOMENT_S = 0.01
 
@@ -103,6 +103,7 @@ class Engine:
         self.sequences: dict[int, SequenceState] = {}
         self.watch: Watch | None = None
         """Sees the model's last states, after each pass."""
+        self._draws = model if isinstance(model, Draws) else None
         self._logits: Floats | None = None
         self._logit_rows = logit_rows
 
@@ -261,6 +262,8 @@ class Engine:
         if wanted:
             features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
         writes = not all(step.state.needs_only_argmax for step in steps)
+        draws = writes and self._draws is not None and all(s.needs_only_tokens for s in steps)
+        writes = writes and not draws
         verified: list[SequenceStep] = []
         for group in _groups(steps, self._logit_rows) if writes else [steps]:
             for step in verified:
@@ -268,7 +271,8 @@ class Engine:
             states = hidden.last
             if sum([len(step.logit_rows) for step in group]) < len(states):
                 states = states[[row for step in group for row in step.logit_rows]]
-            logits, top = self._head(states, writes)
+            noises = [each for step in group for each in step.noises()] if draws else []
+            logits, best, top = self._head(states, writes, noises)
             first = 0
             for step in group:
                 own = range(first, first + len(step.logit_rows))
@@ -276,13 +280,16 @@ class Engine:
                 try:
                     shown = top if top is None or len(group) == 1 else top.part(own)
                     mine = logits[own.start : own.stop]
-                    self._verify_one(step, hidden, features, mine, shown)
+                    likeliest = None if best is None else best[own.start : own.stop]
+                    self._verify_one(step, hidden, features, mine, likeliest, shown)
                 except Exception as error:
                     step.fail(error)
             verified += group
 
-    def _head(self, rows: Floats, writes: bool) -> tuple[Floats | Best, TopK | None]:
-        """Return the logits of rows (M, D), or only the likeliest tokens, and what the drafter asked for.
+    def _head(
+        self, rows: Floats, writes: bool, noises: Noises
+    ) -> tuple[Floats | Best, Best | None, TopK | None]:
+        """Return the logits of rows (M, D), or tokens, with the likeliest if they are drawn, and what drafters ask for.
 
         All come out of one read of the weights. The next call overwrites the logits.
         """
@@ -292,12 +299,19 @@ class Engine:
             self._logits = None  # freed before the larger one is there
             self._logits = np.empty((len(rows), vocab_size), np.float32)
         logits = self._logits[: len(rows)] if writes and self._logits is not None else None
-        top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
+        if noises and self._draws is not None:
+            top, drawn = self._draws.topk_and_draw(rows, max(k, 1), noises, log_normaliser=k > 0)
+        else:
+            top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
         shown = top if k else None
         if logits is not None:
-            return logits, shown
+            return logits, None, shown
         pairs = zip(top.ids[:, 0].tolist(), top.values[:, 0].tolist(), strict=True)
-        return tuple([token if value > -math.inf else -1 for token, value in pairs]), shown
+        best = tuple([token if value > -math.inf else -1 for token, value in pairs])
+        if not noises:
+            return best, None, shown
+        each = zip(best, drawn, noises, strict=True)
+        return tuple([token if noise else own for own, token, noise in each]), best, shown
 
     def _verify_one(
         self,
@@ -305,6 +319,7 @@ class Engine:
         hidden: Hidden,
         features: Floats | None,
         logits: Floats | Best,
+        best: Best | None,
         top: TopK | None,
     ) -> None:
         """Verify one sequence's draft, or take up a part of its prompt."""
@@ -317,7 +332,7 @@ class Engine:
             return
         pipeline = state.pipeline
         pipeline.mask_s = 0.0
-        step.finish(verify(step.seq, step.draft, logits, pipeline, hidden=seen, top=top))
+        step.finish(verify(step.seq, step.draft, logits, pipeline, hidden=seen, top=top, best=best))
         state.has_slow_masks = pipeline.mask_s >= SLOW_MASKS_S
         if state.has_slow_masks:
             state.rests_until_s = time.perf_counter() + pipeline.mask_s

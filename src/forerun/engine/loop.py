@@ -28,6 +28,7 @@ from forerun.engine.lock import EngineLock
 from forerun.engine.metrics import RequestCounts
 from forerun.engine.outputs import CompletionOutput, RequestOutput, TokenText, by_token
 from forerun.engine.sequence import SequenceState
+from forerun.system.signals import handled_later
 
 Sink = Callable[[Event], object]
 """Called with each event of a request, by the thread that steps; should return at once."""
@@ -96,9 +97,13 @@ class Request(Iterator[Event]):
 
     def wait(self) -> None:
         """Run to the end. Raises the error that ended the request."""
-        while not self.is_finished:
-            self.unread.clear()
-            self.loop.step(self)
+        with (
+            handled_later() as hand_on_signals
+        ):  # once for all steps: to look for handlers takes time
+            while not self.is_finished:
+                self.unread.clear()
+                self.loop.step(self)
+                hand_on_signals()
         if self.error is not None:
             raise self.error
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.core.types import (
@@ -61,10 +62,13 @@ class SequenceState:
     """While others run it sits out as long as its slow masks took."""
     needs_only_argmax: bool = field(init=False)
     """Whether it needs only the likeliest token of each row."""
+    needs_only_draw: bool = field(init=False)
+    """Whether it needs only a token of each row, drawn from all."""
 
     def __post_init__(self) -> None:
         wants_scores = self.seq.params.logprobs is not None
         self.needs_only_argmax = self.pipeline.needs_only_argmax and not wants_scores
+        self.needs_only_draw = self.pipeline.needs_only_draw and not wants_scores
 
     @property
     def ttft_s(self) -> float | None:
@@ -199,6 +203,22 @@ class SequenceStep:
     def fail(self, error: Exception) -> None:
         """End this sequence and no other; it is told its first error."""
         self.error = self.error or error
+
+    @property
+    def needs_only_tokens(self) -> bool:
+        """Whether a model that draws can say all that is asked of its rows."""
+        return self.state.needs_only_argmax or self.state.needs_only_draw
+
+    def noises(self) -> list[tuple[int, float] | None]:
+        """Return with what each of its rows' tokens is drawn, as `model.model.Noises`."""
+        if self.state.needs_only_argmax:
+            return [None] * len(self.logit_rows)
+        seq, factor = self.seq, self.state.pipeline.factor
+        below = [0, *(1 + depth for depth in tree.depths(self.draft.parents))]
+        return [
+            (seq.noise.key(len(seq.tokens) + depth), factor)
+            for depth in below[: len(self.logit_rows)]
+        ]
 
     def finish(self, outcome: Outcome) -> None:
         """Show the emitted tokens to the stop checker one by one, and keep the outcome up to the sequence's end."""

@@ -1,6 +1,6 @@
-"""Logits as a family has them, and the largest of them: for one a row, none of the others leaves the device.
+"""Logits as a family has them, and tokens that are chosen from them: the largest, and those drawn with the CPU's noise.
 
-M rows that need logits, V vocabulary.
+Of a row these leave the device, not its logits. M rows that need logits, V vocabulary.
 """
 
 from __future__ import annotations
@@ -14,13 +14,16 @@ from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import TopK
-from forerun.gpu.kernels import add_totals, choose, choose_of_blocks, finish_logits
 from forerun.gpu.layers import cap_factors
 from forerun.gpu.numbers import LAUNCH
+from forerun.gpu.scores import add_totals, choose, choose_of_blocks, finish_logits
 from forerun.model.config import ModelConfig
+from forerun.model.model import Noises
 
 CHOSEN_TOGETHER = 128
 """Logits of which a program finds the largest: kHeadTiles tiles of csrc/model/pass.h, whose order sums have."""
+MOST_CHOSEN = 16
+"""More of a row are looked for on the host."""
 _FINISHED_TOGETHER = 1024
 
 
@@ -36,37 +39,67 @@ def finish(logits: Tensor, config: ModelConfig) -> None:
     )  # fmt: skip
 
 
-def top_k(logits: Tensor, k: int, *, log_normaliser: bool) -> TopK:
-    """Return the tokens of `Model.topk` of logits (M, V)."""
+def top_k(
+    logits: Tensor, k: int, *, log_normaliser: bool, noises: Noises = ()
+) -> tuple[TopK, list[int]]:
+    """Return the tokens of `Model.topk` of logits (M, V), and those drawn, if there are noises.
+
+    One copy brings them to the host: of a row 8 bytes for each, and 8 for the normaliser.
+    """
+    num, on_device = len(logits), min(k, MOST_CHOSEN)
+    columns = on_device + log_normaliser + bool(noises)
+    record = torch.empty(num, columns, 2, dtype=torch.int32, device=logits.device)
+    largest, totals = _largest(logits, on_device, record, 0)
+    if log_normaliser:
+        blocks = totals.shape[1]
+        given = record[:, on_device:], blocks, on_device, 2 * columns
+        add_totals[(num,)](largest, totals, *given, **LAUNCH)
+    if noises:
+        _largest(logits, 1, record, columns - 1, _words(noises).to(logits.device))
+    host = record.cpu().numpy()
+    values = host.view(np.float32)[..., 1]
+    norm = None
+    if log_normaliser:
+        norm = np.array(
+            [_log_sum(*pair) for pair in host[:, on_device].view(np.float32).tolist()], np.float32
+        )
+    drawn = np.where(np.isfinite(values[:, -1]), host[:, -1, 0], -1).tolist() if noises else []
+    if k > on_device:
+        rows = logits.cpu().numpy()
+        ids = np.array([_largest_ids(row, k) for row in rows], np.int64).reshape(num, k)
+        return TopK(ids, np.take_along_axis(rows, ids, 1), norm), drawn
+    return TopK(host[:, :k, 0].astype(np.int64), values[:, :k].copy(), norm), drawn
+
+
+def _largest(
+    logits: Tensor, k: int, record: Tensor, column: int, noises: Tensor | None = None
+) -> tuple[Tensor, Tensor]:
+    """Write the k largest of rows, or scores, from a column of the record on; return them by blocks, and sums."""
     num, vocab = logits.shape
-    blocks = triton.cdiv(vocab, CHOSEN_TOGETHER)
-    largest, totals = (torch.empty(num, blocks, device=logits.device) for _ in range(2))
-    found = torch.empty(num, blocks, dtype=torch.int32, device=logits.device)
+    blocks, columns = triton.cdiv(vocab, CHOSEN_TOGETHER), record.shape[1]
+    largest, totals = (torch.empty(num, n, device=logits.device) for n in (blocks * k, blocks))
+    found = torch.empty(num, blocks * k, dtype=torch.int32, device=logits.device)
     choose[(num, blocks)](
-        logits, largest, found, totals, vocab, blocks, BLOCK=CHOSEN_TOGETHER, **LAUNCH
-    )
-    if k == 1:
-        best = torch.empty(num, 2, dtype=torch.int32, device=logits.device)
-        wide = triton.next_power_of_2(blocks)
-        choose_of_blocks[(num,)](largest, found, best, blocks, WIDE=wide, **LAUNCH)
-        host = best.cpu().numpy()  # eight bytes a row
-        ids, values = host[:, :1].astype(np.int64), host[:, 1:].view(np.float32)
-    else:
-        host = logits.cpu().numpy()
-        ids = np.array([_largest_ids(row, k) for row in host], np.int64).reshape(num, k)
-        values = np.take_along_axis(host, ids, 1)
-    return TopK(ids, values, _log_sums(largest, totals) if log_normaliser else None)
+        logits, found if noises is None else noises, largest, found, totals, vocab, blocks,
+        K=k, IS_DRAWN=noises is not None, BLOCK=CHOSEN_TOGETHER, **LAUNCH,
+    )  # fmt: skip
+    wide = triton.next_power_of_2(blocks * k)
+    given = record[:, column:], blocks * k, 2 * columns
+    choose_of_blocks[(num,)](largest, found, *given, K=k, WIDE=wide, **LAUNCH)
+    return largest, totals
 
 
-def _log_sums(largest: Tensor, totals: Tensor) -> Floats:
-    """Return the logarithms of rows' sums of e^logit (M,), which the C library takes."""
-    num, blocks = largest.shape
-    top, total = (torch.empty(num, device=largest.device) for _ in range(2))
-    add_totals[(num,)](largest, totals, top, total, blocks, **LAUNCH)
-    return np.array([_log_sum(*pair) for pair in zip(top.tolist(), total.tolist())], np.float32)
+def _words(noises: Noises) -> Tensor:
+    """Return keys in two words, and the bits of factors (M, 3)."""
+    keys, factors = zip(*(each or (0, 1.0) for each in noises), strict=True)
+    words = np.empty((len(noises), 3), np.int32)
+    words[:, :2] = np.array(keys, "<u8").view("<i4").reshape(-1, 2)
+    words[:, 2] = np.array(factors, np.float32).view(np.int32)
+    return torch.from_numpy(words)
 
 
 def _log_sum(top: float, total: float) -> float:
+    """Return the logarithm of a row's sum of e^logit, which the C library takes."""
     if math.isnan(total) or math.isinf(top):
         return total if math.isnan(total) else top
     return top + math.log(total)

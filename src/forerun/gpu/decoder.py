@@ -37,7 +37,7 @@ from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import blocks_of
 from forerun.model.cache.states import DRAFT_ROWS
 from forerun.model.config import ModelConfig, RopeConfig
-from forerun.model.model import HeadPart, Hidden
+from forerun.model.model import HeadPart, Hidden, Noises
 from forerun.model.packing import ActOrder
 from forerun.system.device import num_threads
 from forerun.weights.codes import FORMATS
@@ -311,20 +311,32 @@ class GpuDecoder:
     def topk(
         self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
-        """Return the k likeliest tokens of each row; see `model.model.Model`. For one no logits leave the device."""
+        """Return the k likeliest tokens of each row; see `model.model.Model`. For few no logits leave the device."""
+        return self._choose(hidden, k, log_normaliser, (), logits)[0]
+
+    def topk_and_draw(
+        self, hidden: Floats, k: int, noises: Noises, *, log_normaliser: bool = False
+    ) -> tuple[TopK, list[int]]:
+        """Return the k likeliest tokens of each row, and one that is drawn; see `model.model.Draws`."""
+        return self._choose(hidden, k, log_normaliser, noises, None)
+
+    def _choose(
+        self, hidden: Floats, k: int, log_normaliser: bool, noises: Noises, logits: Floats | None
+    ) -> tuple[TopK, list[int]]:
         if not 1 <= k <= self.config.vocab_size:
             raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
         num = len(hidden)
         ids, values = np.empty((num, k), np.int64), np.empty((num, k), np.float32)
-        norm = np.empty(num, np.float32) if log_normaliser else None
+        norm, drawn = np.empty(num, np.float32) if log_normaliser else None, list[int]()
         for here, part in self._logits(hidden, self.head_of(None)):
-            found = top_k(part, k, log_normaliser=log_normaliser)
+            found, tokens = top_k(part, k, log_normaliser=log_normaliser, noises=noises[here])
+            drawn += tokens
             ids[here], values[here] = found.ids, found.values
             if norm is not None:
                 norm[here] = found.log_normaliser
             if logits is not None:
                 logits[here] = part.cpu().numpy()
-        return TopK(ids, values, norm)
+        return TopK(ids, values, norm), drawn
 
     def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
         """Return the logits (M, n) of some tokens (n,), those columns of `head(hidden)`."""

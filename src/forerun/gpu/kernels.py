@@ -1,4 +1,4 @@
-"""The kernels of rows: norms, linear layers, activations, the largest logits.
+"""The kernels of rows: norms, linear layers, activations.
 
 R rows, D width, K inputs and N outputs of a matrix, F width of an MLP. Rows are handed on as int8 codes with a scale
 for each 32 numbers (`numbers.store_codes`), or as floats. Dots of 32 codes are exact in any order, so the shape of
@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from forerun.gpu.codes import read_codes, read_numbers
-from forerun.gpu.numbers import GROUP, cap, exp, gelu, moments, sigmoid, store_codes, sum16
+from forerun.gpu.numbers import GROUP, gelu, moments, sigmoid, store_codes
 
 
 @triton.jit
@@ -240,76 +240,3 @@ def swiglu(
         store_codes(y, group, group * GROUP < F, row, codes, scales, sums, F, ROWS)
     else:
         tl.store(out + row * F + at, y, at < F)
-
-
-@triton.jit
-def finish_logits(
-    logits, inverse, twice, once, divisor, V, HAS_CAP: tl.constexpr, HAS_DIVISOR: tl.constexpr, BLOCK: tl.constexpr
-):  # fmt: skip
-    """Cap and divide logits (R, V) in place. Grid (R, V / BLOCK)."""
-    i = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    at = logits + tl.program_id(0) * V + i
-    z = tl.load(at, i < V, 0.0)
-    if HAS_CAP:
-        z = cap(z, inverse, twice, once)
-    if HAS_DIVISOR:
-        z = tl.div_rn(z, divisor)
-    tl.store(at, z, i < V)
-
-
-@triton.jit
-def choose(logits, largest, ids, totals, V, BLOCKS, BLOCK: tl.constexpr):
-    """Find the largest of each BLOCK logits (R, V), the first of equal ones, and the sum of e^(logit - it).
-
-    NaN is larger than all. largest, ids, totals (R, V / BLOCK). Grid (R, V / BLOCK).
-    """
-    row, block = tl.program_id(0), tl.program_id(1)
-    lane, part = tl.arange(0, 16), tl.arange(0, BLOCK // 16)
-    i = block * BLOCK + part[:, None] * 16 + lane[None]
-    z = tl.load(logits + row * V + i, i < V, float("-inf"))
-    flat = tl.reshape(z, (BLOCK,))
-    order = tl.where(flat == flat, flat, float("inf"))
-    first = tl.argmax(order, 0)
-    at = row * BLOCKS + block
-    top = tl.max(order, 0)
-    tl.store(largest + at, tl.load(logits + row * V + block * BLOCK + first))
-    tl.store(ids + at, block * BLOCK + first)
-    base = tl.where(tl.abs(top) == float("inf"), 0.0, top)
-    terms = exp(z - base)
-    total = tl.zeros((16,), tl.float32)
-    for j in tl.static_range(BLOCK // 16):  # parts in order: one of them and zeros at a time
-        total += tl.sum(tl.where(part[:, None] == j, terms, 0.0), 0)
-    tl.store(totals + at + tl.arange(0, 1), sum16(total[None]))
-
-
-@triton.jit
-def choose_of_blocks(largest, ids, found, BLOCKS, WIDE: tl.constexpr):
-    """Find the largest of what `choose` found: found (R, 2), the id and the bits of the logit. Grid (R,)."""
-    row, i = tl.program_id(0), tl.arange(0, WIDE)
-    z = tl.load(largest + row * BLOCKS + i, i < BLOCKS, float("-inf"))
-    is_nan = (z != z).to(tl.int32)
-    best = tl.argmax(is_nan, 0)
-    if tl.max(is_nan, 0) == 0:
-        best = tl.argmax(z, 0)
-    at = row * BLOCKS + best
-    tl.store(found + 2 * row, tl.load(ids + at))
-    tl.store(found + 2 * row + 1, tl.load(largest + at).to(tl.int32, bitcast=True))
-
-
-@triton.jit
-def add_totals(largest, totals, top, total, BLOCKS):
-    """Add up a row's sums of `choose`, relative to its largest logit: top, total (R,). Grid (R,)."""
-    row, lane = tl.program_id(0), tl.arange(0, 16)
-    best = tl.full((16,), float("-inf"), tl.float32)
-    for start in range(0, BLOCKS, 16):
-        i = start + lane
-        best = tl.maximum(best, tl.load(largest + row * BLOCKS + i, i < BLOCKS, float("-inf")))
-    most = tl.max(best, 0)
-    base = tl.where(tl.abs(most) == float("inf"), 0.0, most)
-    added = tl.zeros((16,), tl.float32)
-    for start in range(0, BLOCKS, 16):
-        i = start + lane
-        own = tl.load(largest + row * BLOCKS + i, i < BLOCKS, float("-inf"))
-        added = tl.fma(tl.load(totals + row * BLOCKS + i, i < BLOCKS, 0.0), exp(own - base), added)
-    tl.store(top + row, most)
-    tl.store(total + row + tl.arange(0, 1), sum16(added[None]))

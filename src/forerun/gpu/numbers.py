@@ -140,3 +140,44 @@ def store_codes(y, group, mask, row, codes, scales, sums, K: tl.constexpr, ROWS:
     tl.store(codes + row * K + column, code.to(tl.int8), mask[:, None])
     tl.store(scales + at, scale, mask)
     tl.store(sums + at, scale * tl.sum(code, 1).to(tl.float32), mask)
+
+
+@triton.jit
+def _mix32(x):
+    x = (x ^ (x >> 16)) * 0x85EBCA6B
+    x = (x ^ (x >> 13)) * 0xC2B2AE35
+    return x ^ (x >> 16)
+
+
+@triton.jit
+def _log_parts(x):
+    """Split x = 2^e m, log m = 2 arctanh((m - 1) / (m + 1)): 1 - m, m + 1 and -e log 2."""
+    bits = x.to(tl.int32, bitcast=True)
+    exponent = (bits - 0x3F3504F3) >> 23
+    m = (bits - (exponent << 23)).to(tl.float32, bitcast=True)
+    return (m - 1.0) * -1.0, m + 1.0, exponent.to(tl.float32) * -0.6931472
+
+
+@triton.jit
+def _double_arctanh(z):
+    square = z * z
+    doubled = z + z
+    series = square * 0.07692307692 + 0.09090909091
+    series = series * square + 0.1111111111
+    series = series * square + 0.1428571429
+    series = series * square + 0.2
+    series = series * square + 0.3333333333
+    return doubled * square * series + doubled
+
+
+@triton.jit
+def gumbel(tokens, low, high):
+    """Return the sampler's noise of tokens, given the key's halves (uint32), as csrc/kernels/noise.h has it."""
+    bits = _mix32(_mix32(tokens.to(tl.uint32) * 0x9E3779B9 + low) + high)
+    is_small = bits < 0x80000000
+    v = ((bits & 0x7FFFFFFF).to(tl.int32).to(tl.float32) + 0.5) * 2.3283064365386963e-10
+    above, below, whole = _log_parts(v)
+    z = tl.div_rn(tl.where(is_small, v, above), tl.where(is_small, 2.0 - v, below))
+    exponential = tl.where(is_small, 0.0, whole) + _double_arctanh(z)
+    above, below, whole = _log_parts(exponential)
+    return whole + _double_arctanh(tl.div_rn(above, below))

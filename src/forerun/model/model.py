@@ -5,10 +5,10 @@ R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 
@@ -44,6 +44,10 @@ class HeadPart:
     """Logits (M, n) of its tokens, of hidden states (M, D): those of `Model.head_rows`, bit for bit."""
     nbytes: int
     """Bytes it takes besides the model's weights."""
+
+
+Noises = Sequence[tuple[int, float] | None]
+"""Of each row the key of its noise (`core.random.Noise.key`) and the factor of its logits; None: nothing is drawn."""
 
 
 class Model(Protocol):
@@ -126,6 +130,17 @@ class Model(Protocol):
 
         Sequences are as long as the cache lets them be; the head computes `head_rows` rows at a time.
         """
+        ...
+
+
+@runtime_checkable
+class Draws(Protocol):
+    """A model whose logits are far from the host: tokens are drawn where they are."""
+
+    def topk_and_draw(
+        self, hidden: Floats, k: int, noises: Noises, *, log_normaliser: bool = False
+    ) -> tuple[TopK, list[int]]:
+        """Return `Model.topk`, and a token for each row: that of `core.random.Noise.draw`, -1 where it raises."""
         ...
 
 

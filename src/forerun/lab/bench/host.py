@@ -36,6 +36,7 @@ from forerun.engine.sequence import SequenceStep
 from forerun.lab.output import Column, show_table
 from forerun.llm import LLM
 from forerun.model.backends.native import NativeDecoder
+from forerun.system.signals import handled_later
 
 PASS_S = 0.01
 """What a pass of any number of rows is said to take."""
@@ -291,20 +292,21 @@ def _answer(
         for each in group
     ]
     read = probes.timed(lambda: [e.text for each in requests for e in each.unread], "deliver")
-    while own.has_work:
-        probes.now = times = StepTimes()
-        running = [*own.scheduler.running]
-        is_steady = all(run.has_begun for run in own.sequences.values())
-        before = own.stats.emitted, own.timers.num_rows
-        step()
-        if reads:
-            read()
-        for request in requests:
-            request.unread.clear()
-        times.num_seqs, times.num_rows = len(running), own.timers.num_rows - before[1]
-        times.num_tokens = own.stats.emitted - before[0]
-        times.is_steady = is_steady and [*own.scheduler.running] == running
-        yield times
+    with handled_later():  # as `Request.wait` has it around all steps
+        while own.has_work:
+            probes.now = times = StepTimes()
+            running = [*own.scheduler.running]
+            is_steady = all(run.has_begun for run in own.sequences.values())
+            before = own.stats.emitted, own.timers.num_rows
+            step()
+            if reads:
+                read()
+            for request in requests:
+                request.unread.clear()
+            times.num_seqs, times.num_rows = len(running), own.timers.num_rows - before[1]
+            times.num_tokens = own.stats.emitted - before[0]
+            times.is_steady = is_steady and [*own.scheduler.running] == running
+            yield times
     for request, answer in zip(requests, group, strict=True):
         if request.runs[0].seq.tokens != answer.tokens:
             raise ForerunError("an answer differs from the one that is replayed")
