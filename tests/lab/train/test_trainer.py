@@ -121,6 +121,17 @@ def test_a_killed_run_goes_on_bit_for_bit(tmp_path) -> None:
     assert again.progress.step == whole.progress.step  # nothing is left
 
 
+def test_a_run_whose_measurements_are_far_apart_is_kept_by_the_clock(tmp_path, monkeypatch) -> None:
+    settings = replace(SHORT, eval_every=SHORT.tokens)
+    run(new(tmp_path / "lost", settings=settings), 5)
+    assert not (tmp_path / "lost" / CHECKPOINT).exists()
+    monkeypatch.setattr(trainer, "SAVE_EVERY_S", 0.0)
+    run(new(tmp_path / "kept", settings=settings), 5)
+    again = new(tmp_path / "kept", settings=settings)
+    again.resume()
+    assert again.progress.step == 5
+
+
 def test_states_are_the_same_whether_they_were_kept_or_not(tmp_path) -> None:
     def reader(max_nbytes: int, max_len: int = 64) -> StateReader:
         what = {"max_len": max_len, "folder": tmp_path / "states", "max_nbytes": max_nbytes}

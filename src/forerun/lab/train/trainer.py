@@ -32,6 +32,8 @@ from forerun.model.model import Model
 from forerun.system import files
 
 CHECKPOINT = "checkpoint.pt"
+SAVE_EVERY_S = 120
+"""What a run that is killed loses at most; measurements are further apart where tokens are slow."""
 LIVE = 80
 """Held-out replies that are measured on while it runs."""
 GATE_TOKENS = 300_000
@@ -111,6 +113,7 @@ class Trainer:
         self.progress = Progress()
         self.best: dict[str, Tensor] = _copy(learner.net.state_dict())
         self._gate: float | None = None
+        self._saved_s = time.monotonic()
 
     def run(
         self, texts: Sequence[Reply], replies: Sequence[Reply], held_out: Sequence[Reply]
@@ -142,6 +145,8 @@ class Trainer:
                 self._measure(held_out, replies)
                 done.cpu_s = time.process_time() - begin_s
                 done.is_over = is_end or 0 < settings.patience <= done.num_worse
+                self.save()
+            elif time.monotonic() - self._saved_s > SAVE_EVERY_S:
                 self.save()
             yield done
             if done.is_over:
@@ -183,6 +188,7 @@ class Trainer:
         path = self.folder / CHECKPOINT
         with writing(path), files.replacing(path) as file:
             torch.save(state, file)
+        self._saved_s = time.monotonic()
 
     def _batches(self, texts: Sequence[Reply], replies: Sequence[Reply]) -> Iterator[list[Piece]]:
         """What is left of the run, in order."""
