@@ -240,19 +240,27 @@ class GpuDecoder:
         self, given: Tensor, rows: Pass, cache: Sequence[CacheLayer], aux_layers: tuple[int, ...], buffers: Buffers
     ) -> Tensor:  # fmt: skip
         """Launch the kernels of a pass; return the states of `_run`, in a buffer, of its rows (R, D)."""
-        num, width = given.shape
-        x, states = (
-            buffers.floats("x", ROWS, width),
-            buffers.floats("states", 1 + len(aux_layers), num, width),
-        )
-        x[:num] = given
+        num, width = len(given), self.config.hidden_size
+        states = buffers.floats("states", 1 + len(aux_layers), num, width)
+        x, attention = self._begin(given, buffers)
         for index, layer in enumerate(self.layers):
-            layer.run(x, rows, cache[index], buffers)
+            layer.run(x, rows, cache[index], buffers, attention)
             for i, wanted in enumerate(aux_layers):
                 if wanted == index:
                     states[1 + i] = x[:num]
         put_norm(x, self._norms["norm"], self.config, num, out=states[0])
         return states
+
+    def _begin(self, given: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
+        """Return rows (ROWS, D) as they go into the layers, and what attention reads instead of these, if it does."""
+        x = buffers.floats("x", ROWS, self.config.hidden_size)
+        x[: len(given)] = given
+        return x, None
+
+    @property
+    def input_width(self) -> int:
+        """The width of the rows that a pass is given."""
+        return self.config.hidden_size
 
     def _with_positions(self, inputs: Floats, batch: Batch) -> Floats:
         offset = self.config.learned_position_offset
@@ -271,14 +279,17 @@ class GpuDecoder:
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
-        logits = np.empty((len(hidden), self.config.vocab_size), np.float32)
-        for here, part in self._logits(hidden):
+        return self._read_head(hidden, self._stacks["head"])
+
+    def _read_head(self, hidden: Floats, head: Stack) -> Floats:
+        logits = np.empty((len(hidden), head.num_out), np.float32)
+        for here, part in self._logits(hidden, head):
             logits[here] = part.cpu().numpy()
         return logits
 
-    def _logits(self, hidden: Floats) -> Iterator[tuple[slice, Tensor]]:
-        """Yield logits (at most ROWS, V) on the device, and of which rows they are."""
-        config, head = self.config, self._stacks["head"]
+    def _logits(self, hidden: Floats, head: Stack) -> Iterator[tuple[slice, Tensor]]:
+        """Yield logits (at most ROWS, those of the head) on the device, and of which rows they are."""
+        config = self.config
         read = self._buffers.read("normed", config.hidden_size)
         for start in range(0, len(hidden), ROWS):
             here = slice(start, start + ROWS)
@@ -287,7 +298,7 @@ class GpuDecoder:
                 read.floats[: len(rows)] = rows
                 if head.reads_codes:
                     put_norm(read.floats, None, config, len(rows), to=read, readers=(head,))
-                logits = torch.empty(len(rows), config.vocab_size, device=self.device)
+                logits = torch.empty(len(rows), head.num_out, device=self.device)
                 head.multiply(read, len(rows), logits)
                 finish(logits, config)
                 yield here, logits
@@ -301,7 +312,7 @@ class GpuDecoder:
         num = len(hidden)
         ids, values = np.empty((num, k), np.int64), np.empty((num, k), np.float32)
         norm = np.empty(num, np.float32) if log_normaliser else None
-        for here, part in self._logits(hidden):
+        for here, part in self._logits(hidden, self._stacks["head"]):
             found = top_k(part, k, log_normaliser=log_normaliser)
             ids[here], values[here] = found.ids, found.values
             if norm is not None:
@@ -319,8 +330,14 @@ class GpuDecoder:
         return self.host_decoder.head_weights(ids)
 
     def head_part(self, ids: Ids) -> HeadPart:
-        """Return the head of some tokens (n,): the whole one, of which their logits are taken."""
-        return HeadPart(lambda hidden: self.head_rows(hidden, ids), nbytes=0)
+        """Return the head of some tokens (n,), copied."""
+        head = self.head_stack(ids)
+        return HeadPart(lambda hidden: self._read_head(hidden, head), head.nbytes())
+
+    def head_stack(self, ids: Ids | None) -> Stack:
+        """Return the head of some tokens (n,), copied; None: of all, the model's own."""
+        head = self._stacks["head"]
+        return head if ids is None else head.outputs(self._to_device(np.asarray(ids, np.int64)))
 
     def new_cache(
         self,

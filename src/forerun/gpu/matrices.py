@@ -229,6 +229,17 @@ class Matrix:
         else:
             room.copy_(torch.from_numpy(values).to(room.dtype))
 
+    def outputs(self, ids: Tensor) -> Matrix:
+        """Return the matrix of some outputs (n,), copied."""
+
+        def taken(name: str) -> Tensor:
+            tensor: Tensor = getattr(self, name)
+            axis = -2 if name == "weights" and self.layout is not None else -1
+            return tensor.index_select(axis, ids) if tensor.numel() else tensor
+
+        by_output = ("weights", "more", "scales", "factors", "mins", "min_factors", "bias")
+        return replace(self, num_out=len(ids), **{name: taken(name) for name in by_output})
+
     def nbytes(self) -> int:
         """Return the bytes on the device."""
         return sum(tensor.nbytes for tensor in self._tensors)
@@ -334,6 +345,11 @@ class Stack:
     def reads_floats(self) -> bool:
         """Whether any of them reads floats."""
         return any(part.reads_floats for part in self.parts)
+
+    def outputs(self, ids: Tensor) -> Stack:
+        """Return some outputs (n,) of the only matrix, copied."""
+        (part,) = self.parts
+        return Stack((part.outputs(ids),))
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""

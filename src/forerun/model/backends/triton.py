@@ -65,6 +65,11 @@ def _shares_kv(layer: LayerConfig) -> bool:
     return layer.shares_kv_of is not None or not layer.has_values
 
 
+def device_of(model: Model) -> str | None:
+    """Return the device that a model of this backend computes on; None for other models."""
+    return str(model.device) if hasattr(type(model), "host_decoder") else None  # type: ignore[attr-defined]
+
+
 def absent(device: str) -> str | None:
     """Return why there is no such device here, or none that is new enough; None if there is."""
     from forerun.gpu import devices
