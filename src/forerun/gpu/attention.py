@@ -1,7 +1,8 @@
 """The kernels of attention over a paged cache: a run of chunks attended to, runs merged.
 
-A row sees positions `first` to its own, or to the last of its block. Below `base` they lie in the cache row of that number; above it the row's own
-path says where: so a key is in the same lane of the same chunk whether its row was drafted in a tree or decoded alone.
+A row sees positions `first` to its own, or to the last of its block. Below `base` they lie in the cache row of that
+number; above it the row's own path says where: so a key is in the same lane of the same chunk whether its row was
+drafted in a tree or decoded alone.
 Runs of chunks are those of csrc/model/types.h (`run_stop`), whatever else is in the pass.
 
 R rows, H heads, G kv heads, E head dim, WIDE the power of two at or above it, S slots of the pass.

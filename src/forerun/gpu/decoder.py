@@ -74,8 +74,8 @@ class GpuDecoder:
         if name in ("embed", "positions"):
             self._host[name] = stored.unpacked()
         elif len(stored.shape) == 1:
-            offset = None if bias is None else self._to_device(bias.dequantize())
-            self._norms[name] = Norm(self._to_device(stored.dequantize()), offset)
+            offset = None if bias is None else self.to_device(bias.dequantize())
+            self._norms[name] = Norm(self.to_device(stored.dequantize()), offset)
         elif name == "head":
             self._host[name] = stored.unpacked()
             self._stacks[name] = Stack.pack([(self._host[name].in_order(), bias)], self.device)
@@ -207,7 +207,7 @@ class GpuDecoder:
         given = self.embed(batch.tokens()) if inputs is None else inputs
         parts, first = [], 0
         try:
-            with self._current():
+            with self.current():
                 for part in cache.parts(batch, ROWS):
                     rows = given[first : first + part.num_rows]
                     parts.append(self._run(part, rows, cache, aux_layers))
@@ -231,7 +231,7 @@ class GpuDecoder:
                 return states
         rows = plan(batch, cache, self.config, self.device)
         return (
-            self.launch(self._to_device(given), rows, cache.layers, aux_layers, self._buffers)
+            self.launch(self.to_device(given), rows, cache.layers, aux_layers, self._buffers)
             .cpu()
             .numpy()
         )
@@ -279,22 +279,35 @@ class GpuDecoder:
 
     def head(self, hidden: Floats) -> Floats:
         """Return the logits (M, V) of hidden states (M, D)."""
-        return self._read_head(hidden, self._stacks["head"])
+        return self._read_head(hidden, self.head_of(None))
 
-    def _read_head(self, hidden: Floats, head: Stack) -> Floats:
+    def _read_head(self, hidden: Floats, head: Matrix) -> Floats:
         logits = np.empty((len(hidden), head.num_out), np.float32)
         for here, part in self._logits(hidden, head):
             logits[here] = part.cpu().numpy()
         return logits
 
-    def _logits(self, hidden: Floats, head: Stack) -> Iterator[tuple[slice, Tensor]]:
-        """Yield logits (at most ROWS, those of the head) on the device, and of which rows they are."""
+    def head_of(self, ids: Ids | None) -> Matrix:
+        """Return the head's matrix: a copy of the rows of some tokens (n,), or of all the one that there is.
+
+        Raises ValueError for no tokens, or one that there is not.
+        """
+        (head,) = self._stacks["head"].parts
+        if ids is None:
+            return head
+        if not len(ids) or min(ids) < 0 or max(ids) >= self.config.vocab_size:
+            raise ValueError("tokens of a head must be some of the vocabulary")
+        with self.current():
+            return head.outputs(self.to_device(np.asarray(ids, np.int64)))
+
+    def _logits(self, hidden: Floats, head: Matrix) -> Iterator[tuple[slice, Tensor]]:
+        """Yield logits (at most ROWS, outputs of the head) on the device, and of which rows they are."""
         config = self.config
         read = self._buffers.read("normed", config.hidden_size)
         for start in range(0, len(hidden), ROWS):
             here = slice(start, start + ROWS)
-            with self._current():
-                rows = self._to_device(np.asarray(hidden[here], np.float32))
+            with self.current():
+                rows = self.to_device(np.asarray(hidden[here], np.float32))
                 read.floats[: len(rows)] = rows
                 if head.reads_codes:
                     put_norm(read.floats, None, config, len(rows), to=read, readers=(head,))
@@ -312,7 +325,7 @@ class GpuDecoder:
         num = len(hidden)
         ids, values = np.empty((num, k), np.int64), np.empty((num, k), np.float32)
         norm = np.empty(num, np.float32) if log_normaliser else None
-        for here, part in self._logits(hidden, self._stacks["head"]):
+        for here, part in self._logits(hidden, self.head_of(None)):
             found = top_k(part, k, log_normaliser=log_normaliser)
             ids[here], values[here] = found.ids, found.values
             if norm is not None:
@@ -330,14 +343,9 @@ class GpuDecoder:
         return self.host_decoder.head_weights(ids)
 
     def head_part(self, ids: Ids) -> HeadPart:
-        """Return the head of some tokens (n,), copied."""
-        head = self.head_stack(ids)
-        return HeadPart(lambda hidden: self._read_head(hidden, head), head.nbytes())
-
-    def head_stack(self, ids: Ids | None) -> Stack:
-        """Return the head of some tokens (n,), copied; None: of all, the model's own."""
-        head = self._stacks["head"]
-        return head if ids is None else head.outputs(self._to_device(np.asarray(ids, np.int64)))
+        """Return a copy of the rows of some tokens (n,). Raises ValueError for none, or one that there is not."""
+        part = self.head_of(ids)
+        return HeadPart(lambda hidden: self._read_head(hidden, part), part.nbytes())
 
     def new_cache(
         self,
@@ -380,9 +388,9 @@ class GpuDecoder:
         of_rows = 2 * ROWS * (4 * width + coded + of_pairs)  # once more for graphs
         return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
-    def _current(self) -> AbstractContextManager[object]:
+    def current(self) -> AbstractContextManager[object]:
         """Make the device that on which kernels are launched."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
-    def _to_device(self, numbers: np.ndarray) -> Tensor:
+    def to_device(self, numbers: np.ndarray) -> Tensor:
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)

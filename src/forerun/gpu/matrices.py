@@ -230,15 +230,16 @@ class Matrix:
             room.copy_(torch.from_numpy(values).to(room.dtype))
 
     def outputs(self, ids: Tensor) -> Matrix:
-        """Return the matrix of some outputs (n,), copied."""
+        """Return a copy of some outputs (n,), one below the other."""
 
-        def taken(name: str) -> Tensor:
-            tensor: Tensor = getattr(self, name)
-            axis = -2 if name == "weights" and self.layout is not None else -1
+        def some(tensor: Tensor, axis: int) -> Tensor:
             return tensor.index_select(axis, ids) if tensor.numel() else tensor
 
-        by_output = ("weights", "more", "scales", "factors", "mins", "min_factors", "bias")
-        return replace(self, num_out=len(ids), **{name: taken(name) for name in by_output})
+        return replace(
+            self, num_out=len(ids), weights=some(self.weights, 1), more=some(self.more, 2),
+            scales=some(self.scales, 1), factors=some(self.factors, 1), mins=some(self.mins, 1),
+            min_factors=some(self.min_factors, 1), bias=some(self.bias, 0),
+        )  # fmt: skip
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""
@@ -345,11 +346,6 @@ class Stack:
     def reads_floats(self) -> bool:
         """Whether any of them reads floats."""
         return any(part.reads_floats for part in self.parts)
-
-    def outputs(self, ids: Tensor) -> Stack:
-        """Return some outputs (n,) of the only matrix, copied."""
-        (part,) = self.parts
-        return Stack((part.outputs(ids),))
 
     def nbytes(self) -> int:
         """Return the bytes on the device."""

@@ -1,57 +1,92 @@
-"""Decoder layers behind a target on its device: what EAGLE and block drafters share (csrc/drafters/layered_network.cpp).
+"""Networks with decoder layers of their own, on a device: what EAGLE and block drafters share.
 
-Keys and values of rows that have the target's states are kept, in slots; those of guessed rows lie behind them until
-the next draft.
+As in csrc/drafters/layered_network.cpp, keys and values of rows that have the target's states are kept, in slots; those
+of guessed rows lie behind them until the next draft.
 
-R rows, D width, T aux layers of the target, S width of their states, V' tokens of the head.
+R rows, D width, T layers of the target that are read, S width of their states.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
+from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
+from forerun.core.errors import CapacityError
 from forerun.gpu.decoder import GpuDecoder
-from forerun.gpu.layers import Buffers, put_norm
-from forerun.gpu.matrices import ROWS, Stack
+from forerun.gpu.layers import put_norm
+from forerun.gpu.matrices import ROWS
+from forerun.gpu.networks.base import Network
 from forerun.gpu.passes import plan
-from forerun.model.config import ModelConfig
-from forerun.weights.stored import StoredTensor
+from forerun.model.config import LayerConfig, ModelConfig
+from forerun.weights.codes import FORMATS, Bytes
+from forerun.weights.stored import StoredTensor, stored_floats
 
-Embed = Callable[[Ids], Floats]
-"""Gives the embeddings (R, D) of tokens (R,)."""
+_MAPS = ("fc", "head", "markov")
+"""How matrices begin that are not the layers'."""
 
 
-class LayeredNetwork(GpuDecoder):
-    """Layers whose keys and values are made of g = fc [states], and of tokens' embeddings where they read both.
+class LayeredNetwork(Network):
+    """Layers whose keys and values are made of g = fc [states], and slots for sequences.
 
-    Row t of a slot stands for the token behind the target's states at t. Weights are those of a decoder, whose
-    vocabulary is the head's, and `fc`, `hidden_norm`, `fc_norm.i` and `fc_norm` besides.
+    Row t of a slot stands for the token behind the target's states at t. `fc` reads them as they are, or each normed
+    by `fc_norm.i`, or all by `fc_norm`; k and v of all layers read rms(g), by `hidden_norm`.
     """
 
-    maps: tuple[str, ...] = ("fc",)
-    """The names of matrices that no decoder has."""
+    layer_names: Mapping[str, str] = {}
+    """What a decoder calls weights of a layer that have other names there."""
+    own_norms: tuple[str, ...] = ("fc_norm", "hidden_norm")
+    """How vectors begin that are not the layers'."""
 
     def __init__(
-        self, config: ModelConfig, device: torch.device | str, num_slots: int, max_len: int, num_guessed: int
+        self, target: GpuDecoder, layers: GpuDecoder, max_depth: int, num_slots: int, max_len: int, num_guessed: int,
+        *, sees_depth_alone: bool = False,
     ) -> None:  # fmt: skip
-        """Make room for slots of `max_len` rows and `num_guessed` guesses behind them. Raises CapacityError."""
-        super().__init__(config, device)
-        self.max_len = max_len
-        self.cache = self.new_cache(num_slots, max_len + num_guessed)
+        """Make room for slots of `max_len` rows, and `num_guessed` guesses. Raises CapacityError."""
+        super().__init__(target, max_depth, sees_depth_alone=sees_depth_alone)
+        self.layers, self.max_len = layers, max_len
+        self.cache = layers.new_cache(num_slots, max_len + num_guessed)
+        self.slots: Sequence[int] = ()
+        """By sequence of the draft."""
+        self.num_steps: Sequence[int] = ()
+        """The same: at most."""
+        self.last_tokens: dict[int, int] = {}
+        """By slot: the token after its last row."""
 
-    def add(self, name: str, stored: StoredTensor, bias: StoredTensor | None) -> None:
-        """Take one weight, by its name. Raises LoadError for a format that is not read."""
-        if name in self.maps:
-            self._stacks[name] = Stack.pack([(stored, bias)], self.device)
+    def set(self, name: str, format: str, num_in: int, rows: Bytes) -> None:
+        """Take a matrix. Raises LoadError where the device has no memory for it."""
+        if name.partition(".")[0] in _MAPS:
+            super().set(name, format, num_in, rows)
         else:
-            super().add(name, stored, bias)
+            self._add(name, StoredTensor(name, (len(rows), num_in), FORMATS[format], rows))
+
+    def set_norm(self, name: str, weight: Floats, bias: Floats | None, eps: float) -> None:
+        """Take a vector."""
+        if name.startswith(self.own_norms):
+            super().set_norm(name, weight, bias, eps)
+        else:
+            self._add(name, stored_floats(name, weight))
+
+    def _add(self, name: str, stored: StoredTensor) -> None:
+        """Give the layers a weight by the name that it has in a decoder."""
+        layer, _, short = name.rpartition(".")
+        short = self.layer_names.get(short, short)
+        outside = {"emb.0": "embed", "norm": "norm"}
+        self.layers.add(outside.get(name, f"layers.{layer or 0}.{short}"), stored, None)
+
+    def check(self) -> None:
+        """Put the layers together, and find the head."""
+        self.layers.finish()
+        self.check_heads(self.layers.config.hidden_size)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the weights."""
+        return super().nbytes() + self.layers.nbytes()
 
     def clear(self, slot: int) -> None:
         """Forget the rows of a slot."""
@@ -61,74 +96,74 @@ class LayeredNetwork(GpuDecoder):
         """Let a slot begin with the first rows of a slot, which may be the same."""
         self.cache.begin_with(slot, source, rows)
 
-    def prefill(self, slot: int, embedded: Floats | None, states: Floats) -> Floats:
-        """Add rows to a slot, of the target's states (R, T S) and embeddings (R, D); return the last one's g (D,).
-
-        Raises CapacityError if they do not fit.
-        """
-        base, num = self.cache.length(slot), len(states)
-        batch = Batch((Segment(slot, base, (0,) * num),))
-        first, last = 0, np.empty(0, np.float32)
-        with self._current():
+    def prefill(self, slot: int, tokens: Sequence[int], states: Floats) -> None:
+        """Add rows to a slot: the target's states (R, T S), and the tokens after them. Raises CapacityError."""
+        base, num = self.cache.length(slot), len(tokens)
+        if base + num > self.max_len:
+            raise CapacityError(f"{base + num} rows do not fit a slot of {self.max_len}")
+        layers, batch, first = self.layers, Batch((Segment(slot, base, (0,) * num),)), 0
+        with layers.current():
             for part in self.cache.parts(batch, ROWS):
                 here = slice(first, first + part.num_rows)
-                g = self._fuse(self._to_device(states[here]))
-                e = None if embedded is None else self._to_device(embedded[here])
-                given = self._key_input(g, e, self._buffers)
-                rows = plan(part, self.cache, self.config, self.device)
-                for layer, kept in zip(self.layers, self.cache.layers, strict=True):
-                    layer.write_kv(given, rows, kept, self._buffers)
-                first, last = here.stop, g[part.num_rows - 1].cpu().numpy()
+                g = self._fuse(layers.to_device(states[here]))
+                given = self.read_by_keys(g, np.array(tokens[here], np.int64))
+                rows = plan(part, self.cache, layers.config, self.device)
+                for layer, kept in zip(layers.layers, self.cache.layers, strict=True):
+                    layer.write_kv(given, rows, kept, self.buffers)
+                self.keep_last(slot, g[-1])
+                first = here.stop
         self.cache.keep(slot, range(num))
-        return last
+        self.last_tokens[slot] = tokens[-1]
 
     def _fuse(self, states: Tensor) -> Tensor:
-        """Return g (R, D) of states (R, T S)."""
-        num, norms = len(states), self._norms
-        read = self._buffers.read("states", states.shape[1])
-        read.floats[:num] = states
-        each = [name for name in norms if name.startswith("fc_norm.")]
-        for name in each:
+        """Return g (R, D) of states (R, T S), in a buffer."""
+        config, norms, fc, num = self.layers.config, self.norms, self.matrices["fc"], len(states)
+        for name in (name for name in norms if name.startswith("fc_norm.")):
             size = len(norms[name].weight)
-            part = read.floats[:, int(name.rpartition(".")[2]) * size :][:, :size]
-            put_norm(part, norms[name], self.config, num, out=part)
-        fc = self._stacks["fc"]
-        put_norm(read.floats, norms.get("fc_norm"), self.config, num, to=read, readers=(fc,))
-        g = self._buffers.floats("g", ROWS, self.config.hidden_size)
-        fc.multiply(read, num, g)
+            start = size * int(name.rpartition(".")[2])
+            part = states[:, start : start + size]
+            put_norm(part, norms[name], config, num, out=part)
+        if (whole := norms.get("fc_norm")) is not None:
+            put_norm(states, whole, config, num, out=states)
+        g = self.buffers.floats("g", ROWS, config.hidden_size)
+        fc.multiply(self.read("states", states, fc), num, g)
         return g[:num]
 
-    @abstractmethod
-    def _key_input(self, g: Tensor, embedded: Tensor | None, buffers: Buffers) -> Tensor:
-        """Return what k and v of all layers read (ROWS, any) of rows of g (R, D) and their tokens (R, D)."""
-
-
-class EagleNetwork(LayeredNetwork):
-    """EAGLE-3 (csrc/drafters/eagle_network.cpp): a layer whose q, k and v read [rms(e(token)); rms(g)], from g on.
-
-    `starts_from_norm`: from rms(g) on.
-    """
-
-    starts_from_norm = False
-
-    @property
-    def input_width(self) -> int:
-        """The width of the rows that a pass is given: [e(token); g]."""
-        return 2 * self.config.hidden_size
-
-    def _key_input(self, g: Tensor, embedded: Tensor | None, buffers: Buffers) -> Tensor:
-        assert embedded is not None
-        return self._normed(torch.cat([embedded, g], 1), buffers)
-
-    def _normed(self, given: Tensor, buffers: Buffers) -> Tensor:
-        read, width = buffers.floats("attention", ROWS, self.input_width), self.config.hidden_size
-        for start, name in ((0, "input_norm"), (width, "hidden_norm")):
-            here = slice(start, start + width)
-            put_norm(given[:, here], self._norms[name], self.config, len(given), out=read[:, here])
+    def read_by_keys(self, g: Tensor, tokens: Ids) -> Tensor:
+        """Return what k and v of all layers read (ROWS, any) of rows of g (R, D) and the tokens after them (R,)."""
+        read = self.buffers.floats("read", ROWS, g.shape[1])
+        put_norm(g, self.norms["hidden_norm"], self.layers.config, len(g), out=read)
         return read
 
-    def _begin(self, given: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
-        read, width = self._normed(given, buffers), self.config.hidden_size
-        return super()._begin(
-            (read if self.starts_from_norm else given)[: len(given), width:], buffers
-        )[0], read
+    def keep_last(self, slot: int, g: Tensor) -> None:
+        """Note the g (D,) of the last row of a slot."""
+
+    def begin_draft(
+        self, num_steps: Sequence[int], rows: Sequence[int] | None, states: Floats | None
+    ) -> _native.ComputedNetwork:
+        """Begin a draft of sequences, of at most so many steps, in slots `rows`; None: 0, 1, ..."""
+        self.slots = range(len(num_steps)) if rows is None else rows
+        self.num_steps = num_steps
+        return self.native
+
+
+def decoder_shape(config: Any, rows: int, windows: Sequence[int] = (0,)) -> ModelConfig:
+    """Return the shape of layers, of which each sees `windows` rows before a block, 0: all; sizes have Llama's names.
+
+    There are so many rows at most.
+    """
+    kinds = (LayerConfig(config.rope, window or None) for window in windows)
+    return ModelConfig(
+        family="llama",
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        intermediate_size=config.intermediate_size,
+        num_layers=len(windows),
+        num_heads=config.num_attention_heads,
+        num_kv_heads=config.num_key_value_heads,
+        head_dim=config.head_dim,
+        max_position=rows,
+        norm_eps=config.rms_norm_eps,
+        qk_norm="head" if any(name.endswith("q_norm") for name in config.shapes()) else None,
+        layers=(*kinds,),
+    )

@@ -1,0 +1,16 @@
+"""Networks that draft beside a decoder on a device: one file a network, and what they share (`base.py`)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.networks.base import Network
+from forerun.gpu.networks.medusa import Medusa
+
+KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa}
+
+
+def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:
+    """Make a network of a kind and shape, to be given its weights; None for a kind that runs on the host."""
+    return KINDS[kind](target, *shape) if kind in KINDS else None
