@@ -12,6 +12,7 @@
 #include "bind.h"
 #include "drafters/draft_network.h"
 #include "drafters/block_network.h"
+#include "drafters/computed_network.h"
 #include "drafters/eagle_network.h"
 
 namespace nb = nanobind;
@@ -104,6 +105,33 @@ class PythonSteps {
 
     nb::callable take_;
     std::vector<Row> rows_;
+};
+
+// Computes rows in Python, from (rows, 5) int32 as in `StepRow`: logits (rows, tokens of the head), and confidences
+// (rows) or None.
+class PythonRows {
+  public:
+    explicit PythonRows(nb::callable compute) : compute_(std::move(compute)) {}
+
+    // Takes the interpreter's lock, and holds the arrays until the next step.
+    ComputedRows operator()(std::span<const StepRow> rows) {
+        nb::gil_scoped_acquire locked;
+        const nb::ndarray<nb::numpy, const std::int32_t, nb::ndim<2>> given(&rows.data()->sequence, {rows.size(), 5});
+        const auto found = nb::cast<nb::tuple>(compute_(nb::cast(given, nb::rv_policy::copy)));
+        logits_ = nb::cast<Array2<const float>>(found[0], false);
+        confidences_.reset();
+        if (!found[1].is_none()) confidences_ = nb::cast<Array1<const float>>(found[1], false);
+        ComputedRows computed{{logits_.data(), logits_.size()}, {}};
+        if (confidences_) computed.confidences = {confidences_->data(), confidences_->size()};
+        return computed;
+    }
+
+  private:
+    static_assert(sizeof(StepRow) == 5 * sizeof(std::int32_t));
+
+    nb::callable compute_;
+    Array2<const float> logits_;
+    std::optional<Array1<const float>> confidences_;
 };
 
 // A partner and how it is asked, as Python names it. Every list has an entry a sequence; `rows` are those of `states`,
@@ -331,6 +359,19 @@ void bind_networks(nb::module_& m) {
                 new (self) MedusaNetwork(runtime, target, num_heads, num_layers);
             },
             "runtime"_a, "target"_a, "num_heads"_a, "num_layers"_a, nb::keep_alive<1, 2>(),
+            nb::keep_alive<1, 3>());
+
+    nb::class_<ComputedNetwork, DraftNetwork>(m, "ComputedNetwork", "A network whose rows a callable computes.")
+        .def(
+            "__init__",
+            [](ComputedNetwork* self, Runtime& runtime, Decoder& target, int max_depth, bool sees_depth_alone,
+               nb::callable compute) {
+                need(max_depth >= 1 && max_depth <= kMaxSteps, "max_depth is out of range");
+                auto rows = std::make_shared<PythonRows>(std::move(compute));
+                new (self) ComputedNetwork(runtime, target, max_depth, sees_depth_alone,
+                                           [rows](std::span<const StepRow> each) { return (*rows)(each); });
+            },
+            "runtime"_a, "target"_a, "max_depth"_a, "sees_depth_alone"_a, "compute"_a, nb::keep_alive<1, 2>(),
             nb::keep_alive<1, 3>());
 
     nb::class_<LayeredNetwork, DraftNetwork>(m, "LayeredNetwork", "Decoder layers with a cache of their own.")

@@ -93,13 +93,17 @@ Norm DraftNetwork::norm(const std::string& name, int width) const {
     return {packed.memory.as<float>(), packed.bias.as<float>(), eps_.at(name), false};
 }
 
-// Heads by depth, the last for all below: "head.0", "head.1", ...
-void DraftNetwork::check_heads(int width, int num_heads) {
+void DraftNetwork::check_tokens() {
     const int vocab_size = target_.shape().vocab_size;
     num_ids_ = ids_.empty() ? vocab_size : static_cast<int>(ids_.size());
     for (std::size_t i = 0; i < ids_.size(); ++i)
         if (ids_[i] < 0 || ids_[i] >= vocab_size || (i > 0 && ids_[i] <= ids_[i - 1]))
             throw std::invalid_argument("draft tokens must be ascending ids of the vocabulary");
+}
+
+// Heads by depth, the last for all below: "head.0", "head.1", ...
+void DraftNetwork::check_heads(int width, int num_heads) {
+    check_tokens();
     heads_.clear();
     for (int i = 0; i < num_heads; ++i)
         heads_.push_back(&matrix("head." + std::to_string(i), num_ids_, width));
@@ -226,7 +230,8 @@ void DraftNetwork::read_head(int block, int thread) {
               num_tiles = (count + kTile - 1) / kTile, whole = num_tiles * kTile;
     float* aside = aside_ + thread * (kHeadRows * kHeadBlock + kTile);
     for (int first = 0, stop; first < rows; first = stop) {
-        stop = end_of_rows(first, std::min(rows, first + kHeadRows), [&](int depth) { return &head(depth); });
+        stop = end_of_rows(first, std::min(rows, first + kHeadRows),
+                           [&](int depth) { return heads_.empty() ? nullptr : &head(depth); });
         read_logits(block, num_tiles, first, stop - first, aside);
         for (int row = first; row < stop; ++row) {
             float* logits = aside + (row - first) * kHeadBlock;

@@ -65,6 +65,7 @@ class DraftNetwork : public Partner {
     const Linear& matrix(const std::string& name, int num_out, int num_in) const;
     Norm norm(const std::string& name, int width) const;
     bool has(const std::string& name) const { return find(name) != nullptr; }
+    void check_tokens();
     void check_heads(int width, int num_heads);
     void settle();  // what every destructor does first
 

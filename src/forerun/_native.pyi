@@ -294,6 +294,18 @@ class DraftNetwork:
     def unpack(self, name: str, out: NDArray[np.float32]) -> None: ...
     def nbytes(self) -> int: ...
 
+class ComputedNetwork(DraftNetwork):
+    def __init__(
+        self,
+        runtime: Runtime,
+        target: Decoder,
+        max_depth: int,
+        sees_depth_alone: bool,
+        compute: Callable[
+            [NDArray[np.int32]], tuple[NDArray[np.float32], NDArray[np.float32] | None]
+        ],
+    ) -> None: ...
+
 class TextNGramModel:
     def __init__(
         self,

@@ -63,10 +63,11 @@ def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path)
 
 
 @pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])
-def test_networks_draft_on_the_host_what_they_draft_beside_the_cpu(
-    card, tiny_gguf: Path, name: str
+@pytest.mark.parametrize("quant", ["int4", "none"])
+def test_networks_draft_on_a_card_what_they_draft_beside_the_cpu(
+    card, tiny_gguf: Path, name: str, quant: str
 ) -> None:
-    drafter = f"{name}:model=untrained,num_draft=5,min_chance=0"
+    drafter = f"{name}:model=untrained,num_draft=5,min_chance=0,quant={quant}"
     found = drafts(tiny_gguf, device="cuda", drafter=drafter)
     assert found == drafts(tiny_gguf, drafter=drafter)
     assert sum(len(tokens) for tokens, _ in found[: -len(PROMPTS)]) > 10

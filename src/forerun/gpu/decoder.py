@@ -389,8 +389,9 @@ class GpuDecoder:
         return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
     def current(self) -> AbstractContextManager[object]:
-        """Make the device that on which kernels are launched."""
+        """Make the device the one on which kernels are launched."""
         return torch.cuda.device(self.device) if self.device.type == "cuda" else nullcontext()
 
     def to_device(self, numbers: np.ndarray) -> Tensor:
+        """Copy numbers to the device."""
         return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)

@@ -32,4 +32,5 @@ def medusa_network(
         lambda decoder: _native.MedusaNetwork(decoder.runtime, decoder.native, *shape),
         trained,
         eps=0.0,
+        on_device=("medusa", *shape),
     )

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.networks.base import Network
+from forerun.gpu.networks.block import Block
+from forerun.gpu.networks.eagle import Eagle
 from forerun.gpu.networks.medusa import Medusa
 
-KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa}
+KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa, "eagle3": Eagle, "dflash": Block}
 
 
 def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:

@@ -123,9 +123,12 @@ class Network:
         return matrices + sum(each.nbytes() for each in self.norms.values()) + self.native.nbytes()
 
     def begin_draft(
-        self, rows: Sequence[int] | None, states: Floats | None
+        self, num_steps: Sequence[int], rows: Sequence[int] | None, states: Floats | None
     ) -> _native.ComputedNetwork:
-        """Begin a draft of sequences: rows of the target's states, None for all; return who is asked for steps."""
+        """Begin a draft of sequences, of so many steps at most; return who is asked for these.
+
+        They are rows of the target's states, None for all.
+        """
         if states is None:
             raise ValueError("a state of the target is needed for every token")
         self.seeds = self.target.to_device(states if rows is None else states[[*rows]])

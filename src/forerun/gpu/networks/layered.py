@@ -118,15 +118,17 @@ class LayeredNetwork(Network):
     def _fuse(self, states: Tensor) -> Tensor:
         """Return g (R, D) of states (R, T S), in a buffer."""
         config, norms, fc, num = self.layers.config, self.norms, self.matrices["fc"], len(states)
+        read = self.buffers.floats("fused", *states.shape)  # norms change it, not what the target gave
+        read[:] = states
         for name in (name for name in norms if name.startswith("fc_norm.")):
             size = len(norms[name].weight)
             start = size * int(name.rpartition(".")[2])
-            part = states[:, start : start + size]
+            part = read[:, start : start + size]
             put_norm(part, norms[name], config, num, out=part)
         if (whole := norms.get("fc_norm")) is not None:
-            put_norm(states, whole, config, num, out=states)
+            put_norm(read, whole, config, num, out=read)
         g = self.buffers.floats("g", ROWS, config.hidden_size)
-        fc.multiply(self.read("states", states, fc), num, g)
+        fc.multiply(self.read("states", read, fc), num, g)
         return g[:num]
 
     def read_by_keys(self, g: Tensor, tokens: Ids) -> Tensor:

@@ -1,4 +1,7 @@
-"""The Triton backend (`--device cuda`): `forerun.gpu`, where the extra `gpu` is installed; its tokens are the CPU's."""
+"""The Triton backend (`--device cuda`): `forerun.gpu`, where the extra `gpu` is installed; its tokens are the CPU's.
+
+Networks that draft for a model there get to their kernels through it, too.
+"""
 
 from __future__ import annotations
 
@@ -110,3 +113,15 @@ def blank(
     from forerun.gpu import load as room
 
     return room.blank(*given, **named)
+
+
+def draft_network(model: Model, kind: str, *shape: Any) -> Any:
+    """Return the kernels of a network that drafts for a model on a device; see `forerun.gpu.networks.new`.
+
+    None for a model that is elsewhere, and a kind that runs on the host.
+    """
+    if device_of(model) is None:
+        return None
+    from forerun.gpu import networks as room
+
+    return room.new(kind, model, *shape)  # type: ignore[arg-type]  # it has what its own decoder has

@@ -1,4 +1,4 @@
-"""Networks that draft on the native kernels: how weights get there, one call a draft.
+"""Networks that draft on the native kernels, or on the device of their target: how weights get there, one call a draft.
 
 V' tokens of the head, D width of the target.
 """
@@ -6,6 +6,7 @@ V' tokens of the head, D width of the target.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
@@ -17,6 +18,7 @@ from forerun.drafters.base.contract import DrafterBytes
 from forerun.drafters.base.networks.network import LastStateNetwork
 from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.base.networks.trained import TrainedNetwork
+from forerun.model.backends import triton
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.model import Model
@@ -34,8 +36,9 @@ Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
 class NativeNetwork(LastStateNetwork, Generic[Kernels]):
     """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
 
-    It starts from the target's last state, which comes to the host where the target is on a device. Raises LoadError
-    naming the weight that is wrong, or for a target without native kernels.
+    It starts from the target's last state. Where the target is on a device, its rows are computed there; or on the host
+    if it is of a kind that the device does not compute. Raises LoadError naming the weight that is wrong, or for a
+    target without native kernels.
     """
 
     def __init__(
@@ -45,20 +48,30 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         new_kernels: Callable[[NativeDecoder], Kernels],
         trained: TrainedNetwork[Any],
         eps: float,
+        on_device: tuple[Any, ...] = (),
     ) -> None:
         """Make the kernels beside the target, and hand them the weights: the target's head if there is none.
+
+        `on_device`: kind and shape of those for a target on a device, as `triton.draft_network` takes them.
 
         Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
         nothing. `eps` is what norms add.
         """
-        decoder = on_host(model)
+        self.on_device: Any = triton.draft_network(model, *on_device) if on_device else None
+        """The kernels, where the target is on a device and they are there too."""
         super().__init__(options)
-        self._beside_nbytes = 0 if decoder is model else decoder.nbytes()
+        self._beside_nbytes = 0
         self.width = model.config.hidden_size
         takes_head = "head.0" not in trained.tensors
         divisor = model.config.logits_divisor if takes_head else 1.0
         try:
-            self.native = kernels = new_kernels(decoder)
+            if self.on_device is None:
+                decoder = on_host(model)
+                self._beside_nbytes = 0 if decoder is model else decoder.nbytes()
+                self.native = new_kernels(decoder)
+            else:
+                self.native = self.on_device
+            kernels: Kernels = self.native
             if trained.tokens is not None:
                 kernels.set_tokens(trained.tokens.tolist())
             _set_weights(kernels, trained, options.bits, eps)
@@ -102,9 +115,10 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         """Begin drafts from rows of `states` (R, D), or from those slots of its own cache; None: 0, 1, ..."""
         from forerun import _native
 
-        return _native.Partner(
-            self.native, num_steps, min_doubt, self.share, rows=rows, states=states
-        )
+        asked = partial(_native.Partner, num_steps=num_steps, min_doubt=min_doubt, share=self.share)
+        if self.on_device is not None:
+            return asked(self.on_device.begin_draft(num_steps, rows, states))
+        return asked(self.native, rows=rows, states=states)
 
 
 def on_host(model: Model) -> NativeDecoder:

@@ -51,23 +51,27 @@ class SlotNetwork(NativeNetwork[Kernels]):
         trained: TrainedNetwork[Any],
         target: Target,
         new_kernels: Callable[..., Kernels],
+        kind: str,
         *,
         num_layers: int = 1,
         slot_nbytes: int = 0,
     ) -> None:
         """Make the kernels, with a slot for each of the target's sequences, which takes `slot_nbytes` besides its rows.
 
-        `new_kernels(runtime, decoder, config, num_slots, max_len)` makes them beside the target.
+        `new_kernels(runtime, decoder, config, num_slots, max_len)` makes them beside the target; of its `kind` they are
+        on a device, if it is there.
         """
         config: LayersConfig = trained.config
+        sizes = target.max_num_seqs, target.max_len
 
         def kernels(decoder: NativeDecoder) -> Kernels:
-            sizes = target.max_num_seqs, target.max_len
             made = new_kernels(decoder.runtime, decoder.native, config, *sizes)
             made.set_rope(config.rope.inverse_frequencies())
             return made
 
-        super().__init__(options, target.model, kernels, trained, config.rms_norm_eps)
+        super().__init__(
+            options, target.model, kernels, trained, config.rms_norm_eps, (kind, config, *sizes)
+        )
         self._slot_nbytes = slot_nbytes
         self._row_nbytes = 4 * num_layers * config.num_key_value_heads * config.head_dim  # fp16
         self.features = Features(layers=config.layers)
