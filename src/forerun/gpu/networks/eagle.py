@@ -86,7 +86,7 @@ class Eagle(LayeredNetwork):
 
     def keep_last(self, slot: int, g: Tensor) -> None:
         """Note the g (D,) of the last row of a slot."""
-        self._roots[slot] = g.cpu().numpy()
+        self._roots[slot] = g.cpu().numpy().copy()  # g is in a buffer
 
     def read_by_keys(self, g: Tensor, tokens: Ids) -> Tensor:
         """Return what k and v read (ROWS, 2 D) of rows of g (R, D) and the tokens after them (R,)."""
