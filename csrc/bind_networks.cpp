@@ -107,8 +107,8 @@ class PythonSteps {
     std::vector<Row> rows_;
 };
 
-// Computes rows in Python, from (rows, 5) int32 as in `StepRow`: logits (rows, tokens of the head), and confidences
-// (rows) or None.
+// Computes rows in Python, from (rows, 5) int32 as in `StepRow`: logits (rows, tokens of the head) fp32, and
+// confidences (rows) fp64 or None.
 class PythonRows {
   public:
     explicit PythonRows(nb::callable compute) : compute_(std::move(compute)) {}
@@ -120,7 +120,7 @@ class PythonRows {
         const auto found = nb::cast<nb::tuple>(compute_(nb::cast(given, nb::rv_policy::copy)));
         logits_ = nb::cast<Array2<const float>>(found[0], false);
         confidences_.reset();
-        if (!found[1].is_none()) confidences_ = nb::cast<Array1<const float>>(found[1], false);
+        if (!found[1].is_none()) confidences_ = nb::cast<Array1<const double>>(found[1], false);
         ComputedRows computed{{logits_.data(), logits_.size()}, {}};
         if (confidences_) computed.confidences = {confidences_->data(), confidences_->size()};
         return computed;
@@ -131,7 +131,7 @@ class PythonRows {
 
     nb::callable compute_;
     Array2<const float> logits_;
-    std::optional<Array1<const float>> confidences_;
+    std::optional<Array1<const double>> confidences_;
 };
 
 // A partner and how it is asked, as Python names it. Every list has an entry a sequence; `rows` are those of `states`,
@@ -349,6 +349,8 @@ void bind_networks(nb::module_& m) {
             "runtime"_a, "target"_a, "inner_size"_a, "num_predict"_a, "max_depth"_a, "is_lstm"_a, "scales_input"_a,
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("keep_mapped", &RecurrentNetwork::keep_mapped, nb::call_guard<GilRelease>());
+    m.def("token_weight", &token_weight, "inner_size"_a, "num_predict"_a,
+          "What a recurrent network multiplies embeddings by.");
 
     nb::class_<MedusaNetwork, DraftNetwork>(m, "MedusaNetwork", "Heads on the target's last state.")
         .def(

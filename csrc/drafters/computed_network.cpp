@@ -27,7 +27,7 @@ void ComputedNetwork::read_logits(int block, int num_tiles, int first_row, int n
 }
 
 double ComputedNetwork::confidence(int sequence) const {
-    return rows_.confidences.empty() ? 1.0 : static_cast<double>(rows_.confidences[draft(sequence).row]);
+    return rows_.confidences.empty() ? 1.0 : rows_.confidences[draft(sequence).row];
 }
 
 }  // namespace forerun

@@ -19,7 +19,8 @@ struct StepRow {
 
 // Logits (rows, tokens of the head), and how much of its probabilities each row is worth, none: all.
 struct ComputedRows {
-    std::span<const float> logits, confidences;
+    std::span<const float> logits;
+    std::span<const double> confidences;
 };
 
 // Computes the rows of a step; they stay until the next one.

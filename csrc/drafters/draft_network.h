@@ -160,6 +160,9 @@ struct RecurrentShape {
     bool is_lstm, scales_input;
 };
 
+// What embeddings are multiplied by: `a` below.
+float token_weight(int inner_size, int num_predict);
+
 // IBM's MLP speculator (arXiv 2404.19124) and its LSTM cell: the state after a token is made of the
 // state before it and the token's embedding.
 //   mlp:  s = gelu(ln(P s + a e)),  a = sqrt((1 - w^2) inner / 2) / w,  w = 0.5^(0.5 / num_predict)

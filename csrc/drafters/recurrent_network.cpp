@@ -13,12 +13,15 @@ float state_weight(int num_predict) { return std::pow(0.5f, 0.5f / static_cast<f
 
 }  // namespace
 
+float token_weight(int inner_size, int num_predict) {
+    const float weight = state_weight(num_predict);
+    return std::sqrt((1 - weight * weight) * static_cast<float>(inner_size) / 2) / weight;
+}
+
 RecurrentNetwork::RecurrentNetwork(Runtime& runtime, Decoder& target, const RecurrentShape& shape)
     : DraftNetwork(runtime, target),
       shape_(shape),
-      emb_weight_(std::sqrt((1 - state_weight(shape.num_predict) * state_weight(shape.num_predict)) *
-                            static_cast<float>(shape.inner_size) / 2) /
-                  state_weight(shape.num_predict)) {
+      emb_weight_(token_weight(shape.inner_size, shape.num_predict)) {
     if (shape.inner_size % kTile) throw std::invalid_argument("inner size must be a multiple of 16");
 }
 

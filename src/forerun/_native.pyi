@@ -302,7 +302,7 @@ class ComputedNetwork(DraftNetwork):
         max_depth: int,
         sees_depth_alone: bool,
         compute: Callable[
-            [NDArray[np.int32]], tuple[NDArray[np.float32], NDArray[np.float32] | None]
+            [NDArray[np.int32]], tuple[NDArray[np.float32], NDArray[np.float64] | None]
         ],
     ) -> None: ...
 
@@ -366,6 +366,8 @@ class RecurrentNetwork(DraftNetwork):
         scales_input: bool,
     ) -> None: ...
     def keep_mapped(self) -> None: ...
+
+def token_weight(inner_size: int, num_predict: int) -> float: ...
 
 class MedusaNetwork(DraftNetwork):
     def __init__(

@@ -20,16 +20,28 @@ from triton.compiler import ASTSource, compile
 
 from forerun.gpu import attention, kernels, placement, routing
 from forerun.gpu.codes import LAYOUTS
+from forerun.gpu.networks import recurrence
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
 
 ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
-    **dict.fromkeys(("lasts", "windows", "pairs", "lists", "chosen", "order"), "*i32"),
+    **dict.fromkeys(("lasts", "windows", "pairs", "lists", "chosen", "order", "places"), "*i32"),
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
-    ("eps", "multiplier", "inverse", "twice", "once", "divisor", "sum_offset", "scale"), "fp32"
+    (
+        "eps",
+        "multiplier",
+        "inverse",
+        "twice",
+        "once",
+        "divisor",
+        "sum_offset",
+        "scale",
+        "token_weight",
+    ),
+    "fp32",
 )
 WHOLE = dict.fromkeys(("R", "N", "OUT", "TABLE", "PATH", "RUNS", "V", "BLOCKS"), "i32")
 HEADS = {"H": 32, "G": 8, "E": 128, "WIDE": 128}
@@ -133,6 +145,13 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
             types,
         )
     yield "place, normed after", "place", rotated | {"NORM": "after"}, types
+    for name, (gates, size) in {
+        "mlp": (1, 4096),
+        "lstm": (4, 4096),
+        "wide lstm": (4, 16384),
+    }.items():
+        sizes = {"P": 4096, "G": gates, "E": size, "WIDE": 4096}
+        yield f"advance {name}", "advance", sizes | {"HAS_BIAS": True, "STATE_HAS_BIAS": True}, {}
     yield "merge", "merge", MERGED | {"HAS_SINKS": True, "TO_CODES": True}, {}
     yield "choose", "choose", {"BLOCK": 128}, {}
     yield "choose_of_blocks", "choose_of_blocks", {"WIDE": 2048}, {"found": "*i32"}
@@ -149,7 +168,7 @@ def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target:
     """Compile one kernel; pointers are aligned to 16 bytes."""
     function = next(
         vars(each)[kernel]
-        for each in (kernels, placement, attention, routing)
+        for each in (kernels, placement, attention, routing, recurrence)
         if kernel in vars(each)
     )
     known = POINTERS | NUMBERS | WHOLE | types | dict.fromkeys(constants, "constexpr")
@@ -163,7 +182,7 @@ def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target:
     return compile(
         ASTSource(function, signature, keys, aligned),
         target=target,
-        options=WIDE_LAUNCH if kernel == "attend" else LAUNCH,
+        options=WIDE_LAUNCH if kernel in ("attend", "advance") else LAUNCH,
     )
 
 

@@ -114,9 +114,13 @@ def test_logits_and_the_largest_of_them() -> None:
     zeros = np.zeros((1, 64), np.float32)
     assert models.gpu.topk(zeros, 3).ids.tolist() == [[0, 1, 2]]
     assert models.gpu.topk(zeros, 1).ids.tolist() == [[0]]
-    assert same(
-        models.gpu.head_weights(np.array([3, 1])), models.native.head_weights(np.array([3, 1]))
-    )
+    ids = np.array([1, 3, 40])
+    assert same(models.gpu.head_weights(ids), models.native.head_weights(ids))
+    parts = [model.head_part(ids) for model in (models.gpu, models.native)]
+    assert same(*(part.logits(hidden) for part in parts))
+    for wrong in ([], [-1], [models.config.vocab_size]):
+        with pytest.raises(ValueError, match="some of the vocabulary"):
+            models.gpu.head_part(np.array(wrong, np.int64))
 
 
 def test_columns_have_the_order_of_their_file() -> None:

@@ -10,6 +10,7 @@ import pytest
 from forerun.core.params import SamplingParams
 from forerun.engine.stats import SpecStats
 from forerun.gpu import devices, load
+from forerun.gpu.decoder import GpuDecoder
 from forerun.llm import LLM
 from tests.gpu.oracle import DEVICE
 
@@ -63,14 +64,30 @@ def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path)
 
 
 @pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])
-@pytest.mark.parametrize("quant", ["int4", "none"])
-def test_networks_draft_on_a_card_what_they_draft_beside_the_cpu(
-    card, tiny_gguf: Path, name: str, quant: str
+def test_networks_draft_beside_a_card_what_they_draft_beside_the_cpu(
+    card, tiny_gguf: Path, name: str
 ) -> None:
-    drafter = f"{name}:model=untrained,num_draft=5,min_chance=0,quant={quant}"
+    drafter = f"{name}:model=untrained,num_draft=5,min_chance=0"
     found = drafts(tiny_gguf, device="cuda", drafter=drafter)
     assert found == drafts(tiny_gguf, drafter=drafter)
     assert sum(len(tokens) for tokens, _ in found[: -len(PROMPTS)]) > 10
+
+
+def test_a_draft_model_and_its_cut_head_are_on_the_card_and_draft_what_they_draft_beside_the_cpu(
+    card, tiny_gguf: Path
+) -> None:
+    drafter = f"draft_model:model={tiny_gguf},num_draft=5,num_steps=3,min_chance=0,draft_vocab=40"
+    found = drafts(tiny_gguf, device="cuda", drafter=drafter)
+    assert found == drafts(tiny_gguf, drafter=drafter)
+    assert sum(len(tokens) for tokens, _ in found[: -len(PROMPTS)]) > 10
+    llm = LLM(str(tiny_gguf), device="cuda", drafter=drafter, **SIZES)
+    draft = llm.engine.proposer.drafter
+    assert isinstance(draft.model, GpuDecoder)
+    assert (
+        0
+        < draft.memory(0, 1).weights - draft.model.nbytes()
+        < draft.model.head_of(None).nbytes() + 10000
+    )
 
 
 def test_a_receipt_of_the_cpu_is_that_of_the_card(
@@ -91,15 +108,19 @@ def test_a_receipt_of_the_cpu_is_that_of_the_card(
     assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
 
 
-@pytest.mark.parametrize("drafter", ["auto", "mlp_speculator"])
-def test_a_plan_counts_what_networks_have_on_the_host(
-    forerun, default_model: Path, drafter: str
+@pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "dflash"])
+def test_a_plan_counts_what_a_network_has_on_the_card_or_needs_on_the_host(
+    card, forerun, tiny_gguf: Path, name: str
 ) -> None:
-    asked = ("plan", "-m", default_model, "--device", "cuda", "-c", 512, "--json")
-    code, out, said = forerun(*asked, "-d", drafter)
+    drafter = f"{name}:model=untrained"
+    asked = ("plan", "-m", tiny_gguf, "--device", "cuda", "-c", 64, "--json", "-d", drafter)
+    code, out, said = forerun(*asked)
     assert code == 0, said
-    weights = json.loads(out.splitlines()[-1])["components"]["drafter_weights"]
-    assert (weights > 13458432) == (drafter == "mlp_speculator")
+    document = json.loads(out.splitlines()[-1])
+    network = LLM(str(tiny_gguf), device="cuda", drafter=drafter, **SIZES).engine.proposer.drafter
+    assert document["components"]["drafter_weights"] == network.memory(0, 1).weights > 0
+    on_host = network.native.nbytes() if name == "dflash" else 0
+    assert document["device_bytes"] > network.memory(0, 1).weights - on_host
 
 
 @pytest.mark.skipif(DEVICE != "cpu", reason="there is a card")

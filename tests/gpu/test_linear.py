@@ -59,6 +59,12 @@ def check(stored: StoredTensor, widths: tuple[int, ...], *, num_rows: int = 5) -
         out = torch.full((ROWS, OUTPUTS), torch.nan, device=DEVICE)
         made.parts[0].multiply(rows, num_rows, out, block=width)
         assert same(out[:num_rows].cpu().numpy(), expected), (stored.format.name, width)
+    ids = np.array([0, 17, 16, OUTPUTS - 1])
+    some = made.parts[0].outputs(torch.from_numpy(ids).to(DEVICE))
+    out = torch.zeros(ROWS, len(ids), device=DEVICE)
+    some.multiply(rows, num_rows, out)
+    assert same(out[:num_rows].cpu().numpy(), expected[:, ids])
+    assert some.nbytes() == made.nbytes() * len(ids) // OUTPUTS
     before = torch.from_numpy(RANDOM.standard_normal((ROWS, OUTPUTS)).astype(np.float32)).to(DEVICE)
     added = before.clone()
     made.multiply(rows, num_rows, added, adds=True, multiplier=1.0)

@@ -33,18 +33,15 @@ def recurrent_network(
     if tables := [tensors.pop(name).dequantize() for name in GATE_TABLES if name in tensors]:
         tensors["emb.0"] = stored_floats("emb.0", np.concatenate(tables, 1))
 
-    def kernels(decoder: NativeDecoder) -> _native.RecurrentNetwork:
-        return _native.RecurrentNetwork(
-            decoder.runtime,
-            decoder.native,
-            config.inner_dim,
-            config.n_predict,
-            config.max_depth,
-            config.cell == "lstm",
-            config.scale_input,
-        )
+    sizes = config.inner_dim, config.n_predict, config.max_depth
+    shape = (*sizes, config.cell == "lstm", config.scale_input)
 
-    network = NativeNetwork(options, target.model, kernels, replace(trained, tensors=tensors), EPS)
+    def kernels(decoder: NativeDecoder) -> _native.RecurrentNetwork:
+        return _native.RecurrentNetwork(decoder.runtime, decoder.native, *shape)
+
+    whole = replace(trained, tensors=tensors)
+    on_device = ("recurrent", *shape)
+    network = NativeNetwork(options, target.model, kernels, whole, EPS, on_device)
     if options.bits in HEAD_BITS:
         network.native.keep_mapped()
     return network

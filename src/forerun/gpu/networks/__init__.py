@@ -9,8 +9,14 @@ from forerun.gpu.networks.base import Network
 from forerun.gpu.networks.block import Block
 from forerun.gpu.networks.eagle import Eagle
 from forerun.gpu.networks.medusa import Medusa
+from forerun.gpu.networks.recurrent import Recurrent
 
-KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa, "eagle3": Eagle, "dflash": Block}
+KINDS: Mapping[str, Callable[..., Network]] = {
+    "medusa": Medusa,
+    "recurrent": Recurrent,
+    "eagle3": Eagle,
+    "dflash": Block,
+}
 
 
 def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:

@@ -32,6 +32,8 @@ from forerun.model.config import ModelConfig
 from forerun.weights.codes import FORMATS, Bytes
 from forerun.weights.stored import StoredTensor
 
+MAX_STEPS = 16
+"""Of a sequence in a draft: kMaxSteps of csrc/drafters/growth.h."""
 _GROUPS_OF_A_PROGRAM = 16
 """Groups of 32 numbers that a program of `swiglu` activates."""
 
@@ -63,16 +65,17 @@ class Network:
         self.buffers = Buffers(self.device)
         self.matrices: dict[str, Matrix] = {}
         self.norms: dict[str, Norm] = {}
+        self.eps = 0.0
+        """What norms add: all of a network's the same."""
         self.tokens: Ids | None = None
         """Of the head (V',); None for all."""
         self.heads: list[Matrix] = []
         self.seeds = torch.empty(0, self.width, device=self.device)
         """What each sequence of the draft begins with: the state that the target's head read (R, D)."""
         self._of_eps: dict[float, ModelConfig] = {}
-        self._eps: dict[str, float] = {}
         step = WeakMethod(self.step)  # which the kernels would keep alive for good
 
-        def compute(rows: NDArray[np.int32]) -> tuple[Floats, Floats | None]:
+        def compute(rows: NDArray[np.int32]) -> tuple[Floats, NDArray[np.float64] | None]:
             alive = step()
             assert alive is not None
             return alive(rows)
@@ -90,14 +93,14 @@ class Network:
                 self.matrices[name] = Matrix.pack([(stored, None)], self.device)
         except torch.OutOfMemoryError as error:
             raise LoadError(
-                f"{self.device} has no memory for it (forerun plan says how much it needs)"
+                f"{self.device} has no memory for a network that drafts: take another drafter (-d), or --device cpu"
             ) from error
 
     def set_norm(self, name: str, weight: Floats, bias: Floats | None, eps: float) -> None:
-        """Take a vector, and its bias if it has one."""
+        """Take a vector, and its bias if it has one; as a norm it adds `eps`."""
         put = self.target.to_device
         self.norms[name] = Norm(put(weight), None if bias is None else put(bias))
-        self._eps[name] = eps
+        self.eps = eps
 
     def set_tokens(self, ids: Sequence[int]) -> None:
         """Take the tokens that heads have rows for, ascending."""
@@ -134,7 +137,7 @@ class Network:
         self.seeds = self.target.to_device(states if rows is None else states[[*rows]])
         return self.native
 
-    def step(self, rows: NDArray[np.int32]) -> tuple[Floats, Floats | None]:
+    def step(self, rows: NDArray[np.int32]) -> tuple[Floats, NDArray[np.float64] | None]:
         """Compute rows (R, 5) of `StepRow`: their logits (R, V'), and how much of its probabilities each is worth."""
         num_ids = self.heads[0].num_out
         logits = np.empty((len(rows), num_ids), np.float32)
@@ -155,6 +158,10 @@ class Network:
         logits = self.buffers.floats("logits", len(x), head.num_out)
         head.multiply(self.read("head", x, head), len(x), logits)
         return logits
+
+    def own_depth(self, steps: Steps) -> int:
+        """Return the depth whose weights some rows read."""
+        return min(int(steps.depths[0]), self.num_depths - 1)
 
     def _alike(self, depths: NDArray[np.int32]) -> Iterator[NDArray[np.intp]]:
         """Yield the rows of each depth that has weights of its own, as many together as buffers have room for."""
@@ -187,12 +194,8 @@ class Network:
         """Find the heads by depth: "head.0", and those that there are up to the last depth."""
         self.native.check()
         num_ids = self.target.config.vocab_size if self.tokens is None else len(self.tokens)
-        names = (f"head.{i}" for i in range(max(self.num_depths, 1)))
-        self.heads = [
-            self.matrix(name, num_ids, width)
-            for i, name in enumerate(names)
-            if i == 0 or name in self.matrices
-        ]
+        last = max(i for i in range(self.num_depths) if not i or f"head.{i}" in self.matrices)
+        self.heads = [self.matrix(f"head.{i}", num_ids, width) for i in range(last + 1)]
 
     def read(
         self, name: str, x: Tensor, reader: Matrix, norm: Norm | None = None, eps: float = 0.0

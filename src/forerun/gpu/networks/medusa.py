@@ -39,7 +39,7 @@ class Medusa(Network):
         """Compute the rows (R, D) of one head."""
         x = self.seeds.index_select(0, self.target.to_device(steps.sequences))
         out = self.buffers.floats("out", *x.shape)
-        for block in self._blocks[steps.depths[0]]:
+        for block in self._blocks[self.own_depth(steps)]:
             block.multiply(self.read("block", x, block), len(x), out)
             x += self.activate(out, "silu")
         return x

@@ -1,0 +1,178 @@
+"""Recurrent networks on a device, MLP speculators and LSTMs: csrc/drafters/recurrent_network.cpp.
+
+R rows of a step, p inner width of G gates, E width of what a token adds: p, or G p.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import triton
+from torch import Tensor
+
+from forerun import _native
+from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.layers import Norm
+from forerun.gpu.matrices import Matrix
+from forerun.gpu.networks.base import MAX_STEPS, Network, Steps
+from forerun.gpu.networks.recurrence import advance
+from forerun.gpu.numbers import WIDE_LAUNCH
+from forerun.weights.codes import FORMATS, Bytes
+from forerun.weights.stored import StoredTensor
+
+_INPUT_EPS = 1e-6
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """The weights of a depth."""
+
+    projection: Matrix
+    table: StoredTensor | None
+    """Embeddings; None: the target's."""
+    norm: Norm
+
+
+class Recurrent(Network):
+    """A network whose state after a token is made of the state before it and the token's embedding."""
+
+    def __init__(
+        self,
+        target: GpuDecoder,
+        inner_size: int,
+        num_predict: int,
+        max_depth: int,
+        is_lstm: bool,
+        scales_input: bool,
+    ) -> None:
+        """Raises ValueError for an inner size that the kernels do not read."""
+        if inner_size % 16:
+            raise ValueError("inner size must be a multiple of 16")
+        super().__init__(target, max_depth)
+        self._inner, self._max_depth, self._num_gates = inner_size, max_depth, 4 if is_lstm else 1
+        self._token_weight = _native.token_weight(inner_size, num_predict)
+        half = np.full(self.width, np.sqrt(np.float32(0.5)), np.float32)
+        self._input_norm = Norm(target.to_device(half)) if scales_input else None
+        self._tables: dict[str, StoredTensor] = {}
+        """Embeddings, which stay on the host."""
+        self._map: Matrix | None = None
+        self._emb_size = 0
+        self._cells: list[_Cell] = []
+        self._state_norm: Norm | None = None
+        self._keeps_mapped = False
+
+    def set(self, name: str, format: str, num_in: int, rows: Bytes) -> None:
+        """Take a matrix; tables of embeddings stay on the host."""
+        if name.startswith("emb."):
+            shape = len(rows), num_in
+            self._tables[name] = StoredTensor(name, shape, FORMATS[format], rows)
+        else:
+            super().set(name, format, num_in, rows)
+
+    def keep_mapped(self) -> None:
+        """Round mapped embeddings of the head's tokens as the CPU keeps them."""
+        self._keeps_mapped = True
+
+    def nbytes(self) -> int:
+        """Return the bytes of the weights, tables on the host included."""
+        return super().nbytes() + sum(table.nbytes for table in self._tables.values())
+
+    def check(self) -> None:
+        """Find the weights by depth, as csrc/drafters/recurrent_network.cpp names them."""
+        inner, gates = self._inner, self._num_gates * self._inner
+        table, embedding_map = self._tables.get("emb.0"), self.matrices.get("map")
+        self._emb_size, what = self.width, "the target's row"
+        if table is not None:
+            self._emb_size, what = table.shape[1], "emb.0"
+        elif embedding_map is not None:
+            self._emb_size, what = embedding_map.num_out, "map"
+            self._map = self.matrix("map", self._emb_size, self.width)
+        if self._emb_size not in (inner, gates):
+            raise ValueError(f"{what} is {self._emb_size} wide, expected {inner}")
+        named = self.matrices.keys() | self.norms.keys() | self._tables.keys()
+        own = [i for i in range(self._max_depth) if {f"{k}.{i}" for k in _BY_DEPTH} & named]
+        self.num_depths = max([*own, min(1, self._max_depth - 1)]) + 1
+        self._cells = []
+        for i in range(self.num_depths):
+            before = self._cells[-1] if i else None
+            self._cells.append(self._cell(i, before, gates))
+        if self._num_gates > 1:
+            self._state_norm = self.norm("state_ln", inner)
+        self.check_heads(inner)
+
+    def _cell(self, i: int, before: _Cell | None, gates: int) -> _Cell:
+        """Return the weights of a depth; those that are missing are the depth's before."""
+        if before is None:
+            found = _Cell(
+                self.matrix("proj.0", gates, self.width), None, self.norm("ln.0", self._inner)
+            )
+        else:
+            has_own = i == 1 or f"proj.{i}" in self.matrices
+            projection = self.matrix(f"proj.{i}", gates, self._inner) if has_own else None
+            has_norm = f"ln.{i}" in self.norms
+            found = replace(
+                before,
+                projection=projection or before.projection,
+                norm=self.norm(f"ln.{i}", self._inner) if has_norm else before.norm,
+            )
+        table = self._tables.get(f"emb.{i}")
+        if table is None:
+            return found
+        if table.shape != (self.target.config.vocab_size, self._emb_size):
+            raise ValueError(f"emb.{i} is {table.shape}, expected the vocabulary's")
+        return replace(found, table=table)
+
+    def cell(self, steps: Steps) -> Tensor:
+        """Compute the states (R, p) of rows of one depth's weights."""
+        num, inner, cell = len(steps.tokens), self._inner, self._cells[self.own_depth(steps)]
+        first = steps.sequences * MAX_STEPS
+        is_root = steps.above < 0
+        places = np.stack(
+            (first + steps.numbers, np.where(is_root, -1, first + steps.above), self._rounds(steps))
+        )
+        put = self.target.to_device(places.astype(np.int32))
+        states = self.buffers.floats("states", len(self.seeds) * MAX_STEPS, 2, inner)
+        if is_root.all():
+            x, norm = (
+                self.seeds.index_select(0, self.target.to_device(steps.sequences)),
+                self._input_norm,
+            )
+        else:
+            x, norm = states[:, 0].index_select(0, put[1]), None
+        gates = self.buffers.floats("gates", num, self._num_gates * inner)
+        read = self.read("state", x, cell.projection, norm, _INPUT_EPS)
+        cell.projection.multiply(read, num, gates)
+        embedded = self._embedded(cell, steps)
+        out, state_norm = self.buffers.floats("out", num, inner), self._state_norm or cell.norm
+        advance[(num,)](
+            gates, embedded, put, num, self._token_weight, *_vectors(cell.norm), *_vectors(state_norm), self.eps,
+            states, out, P=inner, G=self._num_gates, E=self._emb_size, WIDE=triton.next_power_of_2(inner),
+            HAS_BIAS=cell.norm.bias is not None, STATE_HAS_BIAS=state_norm.bias is not None, **WIDE_LAUNCH,
+        )  # fmt: skip
+        return out
+
+    def _embedded(self, cell: _Cell, steps: Steps) -> Tensor:
+        """Embed tokens (R, E), mapped where there is a map."""
+        tokens, table = steps.tokens.astype(np.int64), cell.table
+        found = self.target.embed(tokens) if table is None else table.rows(tokens).dequantize()
+        embedded = self.target.to_device(found)
+        if self._map is None:
+            return embedded
+        mapped = self.buffers.floats("mapped", len(embedded), self._emb_size)
+        self._map.multiply(self.read("embedded", embedded, self._map), len(embedded), mapped)
+        return mapped
+
+    def _rounds(self, steps: Steps) -> np.ndarray:
+        """Return of which tokens (R,) mapped embeddings are rounded."""
+        if self._map is None or self.tokens is None or not self._keeps_mapped:
+            return np.zeros(len(steps.tokens), np.bool_)
+        return np.isin(steps.tokens, self.tokens)
+
+
+_BY_DEPTH = ("proj", "emb", "ln", "head")
+
+
+def _vectors(norm: Norm) -> tuple[Tensor, Tensor]:
+    """Return a norm's weight and bias, or what stands for it."""
+    return norm.weight, norm.weight if norm.bias is None else norm.bias
