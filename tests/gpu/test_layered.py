@@ -12,9 +12,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from forerun.core.params import SamplingParams
 from forerun.core.random import Noise
-from forerun.core.types import GuessTree, Outcome, Seq
+from forerun.core.types import GuessTree
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.base.networks.trained import TrainedNetwork
@@ -107,19 +106,18 @@ def trees(network: SlotNetwork, config: Eagle3Config | BlockConfig) -> list[list
         rows = [0, 1][: len(last)]
         return draft(network, Solo(last, [9] * len(last), 5, 0.0, noises=noises, rows=rows))
 
-    feed(0, 0, 60)
-    found = [grown([feed(0, 60, 62)])]
+    feed(0, 0, 62)
     network.native.reuse(1, 0, 61)
     last = [feed(0, 62, 67), feed(1, 70, 71)]
-    found += [grown(last), grown(last, NOISES)]
+    found = [grown(last), grown(last, NOISES)]
     network.native.reuse(0, 0, 30)
-    found.append(grown([feed(0, 40, 41), last[1]], NOISES))
     network.native.clear(1)
-    return [*found, grown([feed(0, 41, 42), feed(1, 5, 8)])]
+    return [*found, grown([feed(0, 40, 41)]), grown([feed(0, 41, 43), feed(1, 5, 8)], NOISES)]
 
 
-@pytest.mark.parametrize("quant", ["int4", "int8", "none"])
-@pytest.mark.parametrize("kind", EAGLES)
+@pytest.mark.parametrize(
+    ("kind", "quant"), [*zip(EAGLES, ("int4", "int8") * 2), ("three norms", "none")]
+)
 def test_a_layer_behind_the_target_drafts_what_it_drafts_on_the_cpu(kind: str, quant: str) -> None:
     config, options = EAGLES[kind], EagleOptions(model="untrained", quant=quant)
     on_device, on_cpu = (eagle_network(options, trained(config), each) for each in targets())
@@ -127,8 +125,7 @@ def test_a_layer_behind_the_target_drafts_what_it_drafts_on_the_cpu(kind: str, q
     assert (on_device.on_device is None, on_cpu.on_device is None) == (False, True)
 
 
-@pytest.mark.parametrize("quant", ["int4", "none"])
-@pytest.mark.parametrize("kind", BLOCKS)
+@pytest.mark.parametrize(("kind", "quant"), zip(BLOCKS, ("int4", "int8") * 2))
 def test_a_block_is_filled_as_on_the_cpu(kind: str, quant: str) -> None:
     config, options = BLOCKS[kind], BlockOptions(model="untrained", quant=quant)
     on_device, on_cpu = (block_network(options, trained(config), each) for each in targets())

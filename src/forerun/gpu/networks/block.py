@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -48,7 +49,7 @@ class Block(LayeredNetwork):
     row of D + r + 1 numbers, comes how much of its probabilities a row is worth.
     """
 
-    layer_names = {"input_norm": "attn_norm"}
+    layer_names = MappingProxyType({"input_norm": "attn_norm"})
 
     def __init__(self, target: GpuDecoder, config: Any, num_slots: int, max_len: int) -> None:
         size = config.block_size

@@ -18,12 +18,9 @@ from forerun.core.batch import Batch, Segment
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Buffers, Norm, put_norm
 from forerun.gpu.matrices import ROWS
-from forerun.gpu.networks.base import Steps
+from forerun.gpu.networks.base import MAX_STEPS, Steps
 from forerun.gpu.networks.layered import LayeredNetwork, decoder_shape
 from forerun.model.config import ModelConfig
-
-MAX_STEPS = 16
-"""Of a draft (csrc/drafters/growth.h)."""
 
 
 class EagleLayer(GpuDecoder):

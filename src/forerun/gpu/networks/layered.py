@@ -9,6 +9,7 @@ R rows, D width, T layers of the target that are read, S width of their states.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -38,7 +39,7 @@ class LayeredNetwork(Network):
     by `fc_norm.i`, or all by `fc_norm`; k and v of all layers read rms(g), by `hidden_norm`.
     """
 
-    layer_names: Mapping[str, str] = {}
+    layer_names: Mapping[str, str] = MappingProxyType({})
     """What a decoder calls weights of a layer that have other names there."""
     own_norms: tuple[str, ...] = ("fc_norm", "hidden_norm")
     """How vectors begin that are not the layers'."""
@@ -85,8 +86,9 @@ class LayeredNetwork(Network):
         self.check_heads(self.layers.config.hidden_size)
 
     def nbytes(self) -> int:
-        """Return the bytes of the weights."""
-        return super().nbytes() + self.layers.nbytes()
+        """Return the bytes of the weights, and of rows."""
+        rows = self.layers.scratch_nbytes(self.cache, ROWS, 0, 0)
+        return super().nbytes() + self.layers.nbytes() + rows
 
     def clear(self, slot: int) -> None:
         """Forget the rows of a slot."""
@@ -118,7 +120,9 @@ class LayeredNetwork(Network):
     def _fuse(self, states: Tensor) -> Tensor:
         """Return g (R, D) of states (R, T S), in a buffer."""
         config, norms, fc, num = self.layers.config, self.norms, self.matrices["fc"], len(states)
-        read = self.buffers.floats("fused", *states.shape)  # norms change it, not what the target gave
+        read = self.buffers.floats(
+            "fused", *states.shape
+        )  # norms change it, not what the target gave
         read[:] = states
         for name in (name for name in norms if name.startswith("fc_norm.")):
             size = len(norms[name].weight)
