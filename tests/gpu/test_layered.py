@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from forerun.core.random import Noise
-from forerun.core.types import GuessTree
+from forerun.core.types import Draft, GuessTree, Outcome, Seq
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.slots import SlotNetwork
 from forerun.drafters.base.networks.trained import TrainedNetwork
@@ -23,11 +23,16 @@ from forerun.drafters.dflash.config import BlockConfig
 from forerun.drafters.eagle3 import Options as EagleOptions
 from forerun.drafters.eagle3 import eagle_network
 from forerun.drafters.eagle3.config import Eagle3Config
+from forerun.drafters.mtp import MtpHead
+from forerun.drafters.mtp import Options as MtpOptions
 from forerun.gpu import load as room
+from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.graphs import Graphs
 from forerun.model.backends.native import load as load_native
 from forerun.model.config import RopeConfig
 from forerun.model.random_model import random_config, random_weights
 from forerun.weights.stored import stored_floats
+from tests.drafters.helpers import SAMPLED, WANTED
 from tests.gpu.oracle import DEVICE
 from tests.oracles.growth import Solo, TreeNoise, draft, native_noises
 
@@ -92,6 +97,16 @@ def trained(config: Eagle3Config | BlockConfig) -> TrainedNetwork:
     return TrainedNetwork(config, tensors, IDS)
 
 
+def compare(
+    on_device: SlotNetwork, on_cpu: SlotNetwork, config: Eagle3Config | BlockConfig, quant: str
+) -> None:
+    """Their trees are the same, by kernels launched one by one or as a graph; one is on the device."""
+    layers = on_device.on_device.layers
+    layers.graphs = Graphs(layers) if quant == "int8" else None
+    assert trees(on_device, config) == trees(on_cpu, config)
+    assert on_cpu.on_device is None
+
+
 def trees(network: SlotNetwork, config: Eagle3Config | BlockConfig) -> list[list[GuessTree]]:
     """Drafts of one sequence and of two, greedy and sampled, over the end of a chunk and a reused prefix."""
     width = len(config.layers) * LLAMA.hidden_size
@@ -120,14 +135,39 @@ def trees(network: SlotNetwork, config: Eagle3Config | BlockConfig) -> list[list
 )
 def test_a_layer_behind_the_target_drafts_what_it_drafts_on_the_cpu(kind: str, quant: str) -> None:
     config, options = EAGLES[kind], EagleOptions(model="untrained", quant=quant)
-    on_device, on_cpu = (eagle_network(options, trained(config), each) for each in targets())
-    assert trees(on_device, config) == trees(on_cpu, config)
-    assert (on_device.on_device is None, on_cpu.on_device is None) == (False, True)
+    networks = (eagle_network(options, trained(config), each) for each in targets())
+    compare(*networks, config, quant)
 
 
-@pytest.mark.parametrize(("kind", "quant"), zip(BLOCKS, ("int4", "int8") * 2))
+@pytest.mark.parametrize(("kind", "quant"), [*zip(BLOCKS, ("int4", "int8") * 2)])
 def test_a_block_is_filled_as_on_the_cpu(kind: str, quant: str) -> None:
     config, options = BLOCKS[kind], BlockOptions(model="untrained", quant=quant)
-    on_device, on_cpu = (block_network(options, trained(config), each) for each in targets())
-    assert trees(on_device, config) == trees(on_cpu, config)
-    assert (on_device.on_device is None, on_cpu.on_device is None) == (False, True)
+    networks = (block_network(options, trained(config), each) for each in targets())
+    compare(*networks, config, quant)
+
+
+@pytest.mark.parametrize(("quant", "draft_vocab"), [("int4", "12"), ("int8", "full")])
+def test_a_head_for_the_token_after_the_next_drafts_as_on_the_cpu(
+    quant: str, draft_vocab: str
+) -> None:
+    options = MtpOptions(
+        model="untrained", num_draft=6, min_chance=0, quant=quant, draft_vocab=draft_vocab
+    )
+    on_device, on_cpu = (MtpHead(options, each) for each in targets())
+    layers = on_device.layers
+    assert all(isinstance(each, GpuDecoder) for each in (layers.fc, layers.block, layers.text))
+    assert heads_trees(on_device) == heads_trees(on_cpu)
+
+
+def heads_trees(head: MtpHead) -> list[Draft]:
+    """Drafts of two sequences, one of which samples, behind their prompts and what was said then."""
+    states = np.random.default_rng(2).standard_normal((20, LLAMA.hidden_size), np.float32)
+    seqs = [Seq(i, [3, 5, 7, 9, 1][i:], params, 4) for i, params in enumerate((WANTED, SAMPLED))]
+    for seq in seqs:
+        seq.tokens.append(11)
+        head.begin(seq, Outcome((), (11,), hidden=states[: len(seq.tokens) - 1]))
+    found = head.propose(seqs, [6, 6])
+    for seq in seqs:
+        seq.tokens += [2, 8]
+    head.observe(seqs, found, [Outcome((0,), (2, 8), hidden=states[6:13])] * 2)
+    return [*found, *head.propose(seqs, [6, 4])]

@@ -41,8 +41,11 @@ class Launches(Protocol):
     config: ModelConfig
     device: torch.device
     layers: list[Layer]
-    input_width: int
-    """Of the rows that a pass is given."""
+
+    @property
+    def input_width(self) -> int:
+        """The width of the rows that a pass is given."""
+        ...
 
     def launch(
         self,

@@ -97,7 +97,7 @@ class Block(LayeredNetwork):
             states, said = zip(*((x[k], z[k]) for i, k in places for x, z in (self._blocks[i],)))
             logits, read = torch.stack(said), np.stack(states)
             if self._before is not None:
-                before = self._before.rows(steps.tokens).dequantize()
+                before = self._before.rows(steps.tokens.astype(np.int64)).dequantize()
                 self._add_markov(before, logits)
                 read = np.concatenate([read, before], 1)
             found = logits.cpu().numpy()

@@ -94,7 +94,7 @@ class Eagle(LayeredNetwork):
         self, num_steps: Sequence[int], rows: Sequence[int] | None, states: Floats | None
     ) -> _native.ComputedNetwork:
         """Begin a draft below the last rows of slots."""
-        self._above, self._states = ([[] for _ in num_steps] for _ in range(2))
+        self._above, self._states = [[] for _ in num_steps], [[] for _ in num_steps]
         return super().begin_draft(num_steps, rows, states)
 
     def cell(self, steps: Steps) -> Tensor:
@@ -106,7 +106,9 @@ class Eagle(LayeredNetwork):
             parents.append(above)
             base, count = self.cache.length(slot) - 1, len(parents)
             segments.append(Segment(slot, base, (0,) * count, (*parents,), count - 1))
-        given = np.concatenate([self._embeds.embed(steps.tokens), np.stack(states)], 1)
+        given = np.concatenate(
+            [self._embeds.embed(steps.tokens.astype(np.int64)), np.stack(states)], 1
+        )
         hidden = self.layers.forward(Batch(tuple(segments)), self.cache, (0,), given)
         for sequence, *kept in zip(
             steps.sequences.tolist(), hidden.aux[0], hidden.last, strict=True

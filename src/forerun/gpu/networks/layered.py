@@ -78,7 +78,8 @@ class LayeredNetwork(Network):
         layer, _, short = name.rpartition(".")
         short = self.layer_names.get(short, short)
         outside = {"emb.0": "embed", "norm": "norm"}
-        self.layers.add(outside.get(name, f"layers.{layer or 0}.{short}"), stored, None)
+        with self.filling():
+            self.layers.add(outside.get(name, f"layers.{layer or 0}.{short}"), stored, None)
 
     def check(self) -> None:
         """Put the layers together, and find the head."""

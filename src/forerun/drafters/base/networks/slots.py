@@ -14,6 +14,7 @@ from forerun.core.arrays import Floats
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.network import kv_nbytes
 from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
 from forerun.drafters.base.networks.trained import NetworkConfig, TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
@@ -134,8 +135,10 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, keys and values of the rows, and what else the slots have."""
-        rows = num_seqs * (max_len + MAX_STEPS)
-        kv, tables = rows * self._row_nbytes, num_seqs * self._slot_nbytes
+        rows, tables = max_len + MAX_STEPS, num_seqs * self._slot_nbytes
+        kv = num_seqs * rows * self._row_nbytes
+        if self.on_device is not None:  # which has whole blocks
+            kv = kv_nbytes(self.on_device.cache, num_seqs, rows)
         return DrafterBytes(self.weights_nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
