@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import importlib
 import weakref
+from pathlib import Path
 
 import pytest
 import torch
@@ -12,7 +14,7 @@ from forerun.core.errors import LoadError
 from forerun.gpu import load as room
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.matrices import Matrix
-from forerun.gpu.networks import KINDS
+from forerun.gpu.networks import KINDS, recurrence, recurrent
 from tests.gpu.oracle import DEVICE
 from tests.native.models import GATED, VOCAB, random_weights
 from tests.native.networks import NETWORKS, NOISES, hidden, target
@@ -54,6 +56,35 @@ def test_mapped_embeddings_are_rounded_as_the_cpu_keeps_them(device: GpuDecoder)
     rounded = trees(network)
     network.native._keeps_mapped = False
     assert trees(network) != rounded
+
+
+MUTANTS = {
+    "what a token adds is fused": (
+        "tl.load(at, i < P, 0.0) + token_weight * e",
+        "tl.fma(token_weight, e, tl.load(at, i < P, 0.0))",
+    ),
+    "what a cell keeps is fused": (
+        "tl.where(above >= 0, c + kept, c)",
+        "tl.where(above >= 0, tl.fma(before, sigmoid(tl.load(own + i, i < P, 0.0)), c), c)",
+    ),
+}
+"""Changes of the kernel."""
+
+
+@pytest.mark.parametrize("mutant", MUTANTS)
+def test_a_broken_kernel_is_found(
+    device: GpuDecoder, mutant: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, new = MUTANTS[mutant]
+    network = NETWORKS["recurrent, lstm"].native(device, 32)  # codes would hide a last bit
+    expected = trees(network, [0], NOISES[:1])
+    source = Path(recurrence.__file__).read_text()
+    assert source.count(old) == 1
+    name = f"broken_recurrence_{len(new)}"
+    (tmp_path / f"{name}.py").write_text(source.replace(old, new))
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(recurrent, "advance", importlib.import_module(name).advance)
+    assert trees(network, [0], NOISES[:1]) != expected
 
 
 def test_a_head_of_all_tokens_is_the_targets_own_and_is_counted_once(device: GpuDecoder) -> None:

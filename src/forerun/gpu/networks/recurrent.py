@@ -5,7 +5,7 @@ R rows of a step, p inner width of G gates, E width of what a token adds: p, or 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 import triton
@@ -81,47 +81,27 @@ class Recurrent(Network):
     def check(self) -> None:
         """Find the weights by depth, as csrc/drafters/recurrent_network.cpp names them."""
         inner, gates = self._inner, self._num_gates * self._inner
-        table, embedding_map = self._tables.get("emb.0"), self.matrices.get("map")
-        self._emb_size, what = self.width, "the target's row"
-        if table is not None:
-            self._emb_size, what = table.shape[1], "emb.0"
-        elif embedding_map is not None:
-            self._emb_size, what = embedding_map.num_out, "map"
-            self._map = self.matrix("map", self._emb_size, self.width)
+        table, mapped = self._tables.get("emb.0"), self.matrices.get("map")
+        self._map = mapped if table is None else None
+        self._emb_size = self.width if self._map is None else self._map.num_out
+        self._emb_size = self._emb_size if table is None else table.shape[1]
         if self._emb_size not in (inner, gates):
-            raise ValueError(f"{what} is {self._emb_size} wide, expected {inner}")
+            raise ValueError(f"embeddings are {self._emb_size} wide, expected {inner}")
         named = self.matrices.keys() | self.norms.keys() | self._tables.keys()
         own = [i for i in range(self._max_depth) if {f"{k}.{i}" for k in _BY_DEPTH} & named]
         self.num_depths = max([*own, min(1, self._max_depth - 1)]) + 1
         self._cells = []
-        for i in range(self.num_depths):
-            before = self._cells[-1] if i else None
-            self._cells.append(self._cell(i, before, gates))
-        if self._num_gates > 1:
-            self._state_norm = self.norm("state_ln", inner)
+        projection: Matrix
+        norm: Norm
+        for i in range(self.num_depths):  # those that are missing are the depth's before
+            if i < 2 or f"proj.{i}" in self.matrices:
+                projection = self.matrix(f"proj.{i}", gates, inner if i else self.width)
+            if i == 0 or f"ln.{i}" in self.norms:
+                norm = self.norm(f"ln.{i}", inner)
+            table = self._tables.get(f"emb.{i}", table)
+            self._cells.append(_Cell(projection, table, norm))
+        self._state_norm = self.norm("state_ln", inner) if self._num_gates > 1 else None
         self.check_heads(inner)
-
-    def _cell(self, i: int, before: _Cell | None, gates: int) -> _Cell:
-        """Return the weights of a depth; those that are missing are the depth's before."""
-        if before is None:
-            found = _Cell(
-                self.matrix("proj.0", gates, self.width), None, self.norm("ln.0", self._inner)
-            )
-        else:
-            has_own = i == 1 or f"proj.{i}" in self.matrices
-            projection = self.matrix(f"proj.{i}", gates, self._inner) if has_own else None
-            has_norm = f"ln.{i}" in self.norms
-            found = replace(
-                before,
-                projection=projection or before.projection,
-                norm=self.norm(f"ln.{i}", self._inner) if has_norm else before.norm,
-            )
-        table = self._tables.get(f"emb.{i}")
-        if table is None:
-            return found
-        if table.shape != (self.target.config.vocab_size, self._emb_size):
-            raise ValueError(f"emb.{i} is {table.shape}, expected the vocabulary's")
-        return replace(found, table=table)
 
     def cell(self, steps: Steps) -> Tensor:
         """Compute the states (R, p) of rows of one depth's weights."""
