@@ -21,6 +21,7 @@ from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Layer
+from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import Steps
 from forerun.gpu.networks.layered import LayeredNetwork, decoder_shape
 from forerun.model.config import ModelConfig
@@ -125,7 +126,8 @@ class Block(LayeredNetwork):
     def _add_markov(self, before: Floats, logits: Tensor) -> None:
         """Add what tokens, as rows (R, r), say of the next to logits (R, V')."""
         markov, read = self.matrices["markov.out"], self.layers.to_device(before)
-        markov.multiply(self.read("markov", read, markov), len(before), logits, adds=True)
+        for x, out in zip(read.split(ROWS), logits.split(ROWS), strict=True):
+            markov.multiply(self.read("markov", x, markov), len(x), out, adds=True)
 
 
 def _worth(weights: Floats, read: Floats) -> float:
