@@ -19,6 +19,6 @@ KINDS: Mapping[str, Callable[..., Network]] = {
 }
 
 
-def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:
-    """Make a network of a kind and shape, to be given its weights; None for a kind that runs on the host."""
-    return KINDS[kind](target, *shape) if kind in KINDS else None
+def new(kind: str, target: GpuDecoder, *shape: object) -> Network:
+    """Make a network of a kind and shape, to be given its weights."""
+    return KINDS[kind](target, *shape)

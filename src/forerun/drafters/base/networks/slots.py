@@ -139,7 +139,7 @@ class SlotNetwork(NativeNetwork[Kernels]):
         kv = num_seqs * rows * self._row_nbytes
         if self.on_device is not None:  # which has whole blocks
             kv = kv_nbytes(self.on_device.cache, num_seqs, rows)
-        return DrafterBytes(self.weights_nbytes(), kv, tables)
+        return DrafterBytes(self.native.nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""
