@@ -108,7 +108,7 @@ def test_a_receipt_of_the_cpu_is_that_of_the_card(
     assert (code, "1 of 1 identical to the receipt (made on cpu, " in said) == (0, True)
 
 
-@pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "dflash"])
+@pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])
 def test_a_plan_counts_what_a_network_has_on_the_card(
     card, forerun, tiny_gguf: Path, name: str
 ) -> None:

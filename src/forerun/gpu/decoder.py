@@ -125,7 +125,7 @@ class GpuDecoder:
 
     @cached_property
     def host_decoder(self) -> native.NativeDecoder:
-        """The embedding and the head on the host's kernels, which networks that draft read; made when they ask."""
+        """The embedding and the head on the host's kernels, made when `head_weights` is asked for."""
         known = self._host.keys() | {each.name for each in self._planned}
         config = self.config.without_layers(tied_head="head" not in known)
         if self._planned:
