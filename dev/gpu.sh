@@ -34,6 +34,7 @@ tested 240 bits-layers tests/gpu/test_decoder.py triton
 tested 120 bits-experts tests/gpu/test_experts.py triton
 tested 120 bits-graphs tests/gpu/test_graphs.py triton
 tested 120 bits-networks tests/gpu/test_networks.py triton
+tested 120 bits-drafters tests/gpu/test_layered.py triton
 tested 120 bits-engine tests/gpu/test_engine.py triton
 tested 120 bits-broken tests/gpu/test_mutants.py triton
 

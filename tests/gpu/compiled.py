@@ -27,7 +27,7 @@ ROWS, BLOCK_N = 256, 32
 POINTERS = {
     **dict.fromkeys(("codes", "q_codes"), "*i8"),
     **dict.fromkeys(("positions", "cache_rows", "slots", "tables", "bases", "paths", "runs", "ids", "more"), "*i32"),
-    **dict.fromkeys(("pairs", "lists", "chosen", "order", "places"), "*i32"),
+    **dict.fromkeys(("lasts", "windows", "pairs", "lists", "chosen", "order", "places"), "*i32"),
 }  # fmt: skip
 NUMBERS = dict.fromkeys(
     (

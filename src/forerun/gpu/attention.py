@@ -1,7 +1,8 @@
 """The kernels of attention over a paged cache: a run of chunks attended to, runs merged.
 
-A row sees positions `first` to its own. Below `base` they lie in the cache row of that number; above it the row's own
-path says where: so a key is in the same lane of the same chunk whether its row was drafted in a tree or decoded alone.
+A row sees positions `first` to its own, or to the last of its block. Below `base` they lie in the cache row of that
+number; above it the row's own path says where: so a key is in the same lane of the same chunk whether its row was
+drafted in a tree or decoded alone.
 Runs of chunks are those of csrc/model/types.h (`run_stop`), whatever else is in the pass.
 
 R rows, H heads, G kv heads, E head dim, WIDE the power of two at or above it, S slots of the pass.
@@ -77,25 +78,26 @@ def _add_codes(
 
 @triton.jit
 def attend(
-    q, q_codes, q_scales, keys, key_scales, values, value_scales, positions, bases, paths, PATH, slots, tables, TABLE,
-    runs, RUNS, inverse, twice, once, tops, totals, outs,
+    q, q_codes, q_scales, keys, key_scales, values, value_scales, lasts, windows, bases, paths, PATH, slots, tables,
+    TABLE, runs, RUNS, inverse, twice, once, tops, totals, outs,
     H: tl.constexpr, G: tl.constexpr, E: tl.constexpr, WIDE: tl.constexpr, PAIRS: tl.constexpr, WINDOW: tl.constexpr,
     HAS_CAP: tl.constexpr, IS_INT8: tl.constexpr,
 ):  # fmt: skip
     """Attend to one run of chunks for the PAIRS heads of a row and kv head. Grid (R, G, RUNS).
 
-    paths (R, PATH): the cache rows of positions base, base + 1, ... runs (RUNS + 1,): the first chunks of runs.
+    lasts (R,): the last positions that rows see. windows (R,): the last of WINDOW positions that are the first of
+    these. paths (R, PATH): the cache rows of positions base, base + 1, ... runs (RUNS + 1,): the first chunks of runs.
     The softmax states go to tops, totals (R, H, RUNS) and outs (R, H, RUNS, E).
     """
     row, kv_head, run = tl.program_id(0), tl.program_id(1), tl.program_id(2)
     pair, lane, e = tl.arange(0, PAIRS), tl.arange(0, CHUNK), tl.arange(0, WIDE)
     is_head = pair < H // G
     at = row * H + kv_head * (H // G) + pair
-    position, base = tl.load(positions + row), tl.load(bases + row)
+    position, base = tl.load(lasts + row), tl.load(bases + row)
     path, table = paths + row * PATH, tables + tl.load(slots + row) * TABLE
     first = 0
     if WINDOW > 0:
-        first = tl.maximum(0, position - WINDOW + 1)
+        first = tl.maximum(0, tl.load(windows + row) - WINDOW + 1)
     top = tl.full((PAIRS,), float("-inf"), tl.float32)
     total = tl.zeros((PAIRS,), tl.float32)
     out = tl.zeros((PAIRS, WIDE), tl.float32)

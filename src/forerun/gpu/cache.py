@@ -97,6 +97,15 @@ class GpuCache(KVCache):
         """Return the blocks of a slot."""
         return self._tables[slot]
 
+    def begin_with(self, slot: int, source: int, num_rows: int) -> None:
+        """Let a slot begin with the first rows of a slot, which may be the same, copied; it has no others then."""
+        self.truncate(slot, num_rows if slot == source else 0)
+        if slot != source and self.reserve(slot, num_rows):
+            tables = self._tables[source], self._tables[slot]
+            for block, own in zip(*tables, strict=False):
+                self._copy_block(block, own)
+            self.keep(slot, range(num_rows))
+
     def _locate(self, slot: int, rows: Sequence[int]) -> tuple[Tensor, Tensor]:
         """Return the blocks and rows in them (n,) of a slot's rows."""
         table = self._tables[slot]

@@ -125,7 +125,7 @@ class GpuDecoder:
 
     @cached_property
     def host_decoder(self) -> native.NativeDecoder:
-        """The embedding and the head on the host's kernels, which networks that draft read; made when they ask."""
+        """The embedding and the head on the host's kernels, made when `head_weights` is asked for."""
         known = self._host.keys() | {each.name for each in self._planned}
         config = self.config.without_layers(tied_head="head" not in known)
         if self._planned:
@@ -240,19 +240,27 @@ class GpuDecoder:
         self, given: Tensor, rows: Pass, cache: Sequence[CacheLayer], aux_layers: tuple[int, ...], buffers: Buffers
     ) -> Tensor:  # fmt: skip
         """Launch the kernels of a pass; return the states of `_run`, in a buffer, of its rows (R, D)."""
-        num, width = given.shape
-        x, states = (
-            buffers.floats("x", ROWS, width),
-            buffers.floats("states", 1 + len(aux_layers), num, width),
-        )
-        x[:num] = given
+        num, width = len(given), self.config.hidden_size
+        states = buffers.floats("states", 1 + len(aux_layers), num, width)
+        x, attention = self._begin(given, buffers)
         for index, layer in enumerate(self.layers):
-            layer.run(x, rows, cache[index], buffers)
+            layer.run(x, rows, cache[index], buffers, attention)
             for i, wanted in enumerate(aux_layers):
                 if wanted == index:
                     states[1 + i] = x[:num]
         put_norm(x, self._norms["norm"], self.config, num, out=states[0])
         return states
+
+    def _begin(self, given: Tensor, buffers: Buffers) -> tuple[Tensor, Tensor | None]:
+        """Return rows (ROWS, D) as they go into the layers, and what attention reads instead of these, if it does."""
+        x = buffers.floats("x", ROWS, self.config.hidden_size)
+        x[: len(given)] = given
+        return x, None
+
+    @property
+    def input_width(self) -> int:
+        """The width of the rows that a pass is given."""
+        return self.config.hidden_size
 
     def _with_positions(self, inputs: Floats, batch: Batch) -> Floats:
         offset = self.config.learned_position_offset

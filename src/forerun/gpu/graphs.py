@@ -4,7 +4,7 @@ A graph's kernels read fixed places: a record of the pass's numbers and of its r
 and is copied to the device before each launch. Rows up to the captured number repeat the last one, whose keys and
 values are then written twice alike; runs of chunks beyond the context have no keys. Neither changes a bit.
 
-R rows of the graph, D hidden width.
+R rows of the graph, D width of what a pass is given of a row.
 """
 
 from __future__ import annotations
@@ -42,6 +42,11 @@ class Launches(Protocol):
     device: torch.device
     layers: list[Layer]
 
+    @property
+    def input_width(self) -> int:
+        """The width of the rows that a pass is given."""
+        ...
+
     def launch(
         self,
         given: Tensor,
@@ -61,13 +66,15 @@ class Graph:
         rows, runs, self.aux_layers = shape
         self.decoder, self.layers, self.buffers = decoder, cache.layers, buffers
         self.shapes = {
-            **dict.fromkeys(("positions", "cache_rows", "bases", "slots"), (rows,)),
+            **dict.fromkeys(
+                ("positions", "cache_rows", "bases", "slots", "ends", "befores"), (rows,)
+            ),
             "paths": (rows, rows),
             "tables": (rows, blocks_of(cache.max_len)),
             "runs": (runs + 1,),
             "query_scales": (rows,),
         }
-        self.sizes, width = sum(map(math.prod, self.shapes.values())), decoder.config.hidden_size
+        self.sizes, width = sum(map(math.prod, self.shapes.values())), decoder.input_width
         device = decoder.device
         self.host = torch.zeros(
             self.sizes + rows * width, dtype=torch.int32, pin_memory=device.type == "cuda"

@@ -69,7 +69,7 @@ def put_norm(
 ) -> None:  # fmt: skip
     """Norm rows x (ROWS, D): for the matrices that read them, to floats `out`, or added to it.
 
-    Without weights they are handed on as they are.
+    Without weights they are handed on as they are. Rows of `out` are as far apart as those of x.
     """
     width = x.shape[1]
     rows = to if to is not None else Rows(x, x, x, x)
@@ -81,7 +81,7 @@ def put_norm(
     norm[(num_rows,)](
         x, weight, bias, orders[0] if orders else weight, config.norm_eps, config.residual_multiplier if adds else 1.0,
         rows.floats if out is None else out, *rows.coded,
-        D=width, X=width, HAS_ORDER=bool(orders), GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS,
+        D=width, X=x.stride(0), HAS_ORDER=bool(orders), GROUPS=triton.next_power_of_2(-(-width // 32)), ROWS=ROWS,
         HAS_NORM=weights is not None,
         IS_LAYER=config.norm == "layer", HAS_BIAS=weights is not None and weights.bias is not None,
         TO_CODES=to_codes, TO_FLOATS=to_floats, ADDS=adds, **LAUNCH,
@@ -105,9 +105,20 @@ class Layer:
     angles: Angles | None
     head_norms: Tensor | None
     """(H + G, E)."""
+    fills_blocks: bool = False
+    """Whether windows count the rows before a segment."""
+    is_bidirectional: bool = False
+    """Whether a row sees the later ones of its segment too."""
 
-    def run(self, x: Tensor, rows: Pass, cache: CacheLayer, buffers: Buffers) -> None:
-        """Bring x (ROWS, D) through the layer."""
+    def run(
+        self,
+        x: Tensor,
+        rows: Pass,
+        cache: CacheLayer,
+        buffers: Buffers,
+        attention: Tensor | None = None,
+    ) -> None:
+        """Bring x (ROWS, D) through the layer, whose attention reads the normed x or what it is given (ROWS, any)."""
         config, norms, num = self.config, self.norms, rows.num_rows
         normed = buffers.read("normed", config.hidden_size)
         is_parallel = config.norms == "parallel"
@@ -116,8 +127,12 @@ class Layer:
             *(() if self.experts is None else self.experts.readers),
         )
         readers = (self.qkv, *of_mlp) if is_parallel else (self.qkv,)
-        put_norm(x, norms.get("attn_norm"), config, num, to=normed, readers=readers)
-        attended = self._attend(normed, rows, cache, buffers)
+        if attention is None:
+            put_norm(x, norms.get("attn_norm"), config, num, to=normed, readers=readers)
+            q = self._place(normed, rows, cache, buffers)
+        else:
+            q = self.write_kv(attention, rows, cache, buffers)
+        attended = self._attend(q, rows, cache, buffers)
         self._add(self.o, attended, x, num, "attn_out_norm", buffers)
         if not is_parallel:
             put_norm(x, norms.get("mlp_norm"), config, num, to=normed, readers=of_mlp)
@@ -157,7 +172,17 @@ class Layer:
         matrix.multiply(read, num, added)
         put_norm(added, self.norms[name], self.config, num, out=x, adds=True)
 
-    def _attend(self, normed: Rows, rows: Pass, cache: CacheLayer, buffers: Buffers) -> Rows:
+    def write_kv(
+        self, given: Tensor, rows: Pass, cache: CacheLayer, buffers: Buffers
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Write keys and values of what attention is given (ROWS, any); return the queries with codes and scales."""
+        read = buffers.read("read", given.shape[1])
+        put_norm(given, None, self.config, rows.num_rows, to=read, readers=(self.qkv,))
+        return self._place(read, rows, cache, buffers)
+
+    def _place(
+        self, normed: Rows, rows: Pass, cache: CacheLayer, buffers: Buffers
+    ) -> tuple[Tensor, Tensor, Tensor]:
         config, num, shape = self.config, rows.num_rows, self._heads()
         heads, kv_heads, dim = shape["H"], shape["G"], shape["E"]
         is_int8 = cache.keys.dtype == torch.int8
@@ -176,11 +201,20 @@ class Layer:
             **shape, HALF=half, NORM="none" if self.head_norms is None else order,
             IS_LAYER=config.norm == "layer", IS_INT8=is_int8, **LAUNCH,
         )  # fmt: skip
+        return q, q_codes, q_scales
+
+    def _attend(
+        self, q: tuple[Tensor, Tensor, Tensor], rows: Pass, cache: CacheLayer, buffers: Buffers
+    ) -> Rows:
+        config, num, shape = self.config, rows.num_rows, self._heads()
+        heads, kv_heads = shape["H"], shape["G"]
+        is_int8 = cache.keys.dtype == torch.int8
         runs = rows.num_runs
         tops, totals, outs = self.states(num, runs, buffers)
         limit = config.attention_cap or 1.0
         attend[(num, kv_heads, runs)](
-            q, q_codes, q_scales, *cache.tensors, rows.positions, rows.bases, rows.paths, rows.paths.stride(0),
+            *q, *cache.tensors, rows.ends if self.is_bidirectional else rows.positions,
+            rows.befores if self.fills_blocks else rows.positions, rows.bases, rows.paths, rows.paths.stride(0),
             rows.slots, rows.tables, rows.tables.stride(0), rows.runs, runs,
             *cap_factors(limit), tops, totals, outs, **shape,
             PAIRS=max(16 if is_int8 else 1, triton.next_power_of_2(heads // kv_heads)),

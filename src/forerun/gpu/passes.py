@@ -42,6 +42,10 @@ class Pass:
     """(R,): from which position on its path says where these are."""
     slots: Tensor
     """(R,): whose table is its own."""
+    ends: Tensor
+    """(R,): the last position of its segment, which all rows of a block see."""
+    befores: Tensor
+    """(R,): the last position before its segment."""
     paths: Tensor
     """(R, longest path): cache rows of positions base, base + 1, ..."""
     tables: Tensor
@@ -74,6 +78,8 @@ def lay_out(batch: Batch, cache: GpuCache, config: ModelConfig) -> dict[str, np.
         "cache_rows": np.concatenate([s.base + np.arange(s.first, s.stop) for s in segments]),
         "bases": np.repeat([s.base if s.parents else NEVER for s in segments], heights),
         "slots": np.repeat(np.arange(len(segments)), heights),
+        "ends": np.repeat([s.base + s.stop - 1 for s in segments], heights),
+        "befores": np.repeat([s.base - 1 for s in segments], heights),
         "paths": _rectangle([path for s in segments for path in _paths(s)]),
         "tables": _rectangle([cache.table(s.slot)[: blocks_of(s.base + s.stop)] for s in segments]),
         "runs": np.array(run_starts(blocks_of(stop))),

@@ -35,7 +35,7 @@ def block_network(
     kept = 4 * c.num_guesses * (num_tokens + c.hidden_size)  # what the head read and said
     kernels = _native.BlockNetwork
     return SlotNetwork(
-        options, trained, target, kernels, num_layers=len(c.windows), slot_nbytes=kept
+        options, trained, target, kernels, "dflash", num_layers=len(c.windows), slot_nbytes=kept
     )
 
 

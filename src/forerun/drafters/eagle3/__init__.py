@@ -31,7 +31,7 @@ def eagle_network(
     """Make the kernels of the layer, `csrc/drafters/eagle_network.cpp`. Raises LoadError."""
     from forerun import _native
 
-    return SlotNetwork(options, trained, target, _native.EagleNetwork)
+    return SlotNetwork(options, trained, target, _native.EagleNetwork, "eagle3")
 
 
 NETWORK = NetworkMethod("EAGLE-3", files.KINDS, files, eagle_network)

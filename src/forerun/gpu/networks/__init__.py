@@ -6,12 +6,19 @@ from collections.abc import Callable, Mapping
 
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.networks.base import Network
+from forerun.gpu.networks.block import Block
+from forerun.gpu.networks.eagle import Eagle
 from forerun.gpu.networks.medusa import Medusa
 from forerun.gpu.networks.recurrent import Recurrent
 
-KINDS: Mapping[str, Callable[..., Network]] = {"medusa": Medusa, "recurrent": Recurrent}
+KINDS: Mapping[str, Callable[..., Network]] = {
+    "medusa": Medusa,
+    "recurrent": Recurrent,
+    "eagle3": Eagle,
+    "dflash": Block,
+}
 
 
-def new(kind: str, target: GpuDecoder, *shape: object) -> Network | None:
-    """Make a network of a kind and shape, to be given its weights; None for a kind that runs on the host."""
-    return KINDS[kind](target, *shape) if kind in KINDS else None
+def new(kind: str, target: GpuDecoder, *shape: object) -> Network:
+    """Make a network of a kind and shape, to be given its weights."""
+    return KINDS[kind](target, *shape)

@@ -9,6 +9,7 @@ R rows of a step, D hidden width of the target, V' tokens of the head.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import NamedTuple
 from weakref import WeakMethod
@@ -88,9 +89,15 @@ class Network:
     def set(self, name: str, format: str, num_in: int, rows: Bytes) -> None:
         """Take a matrix. Raises LoadError where the device has no memory for it."""
         stored = StoredTensor(name, (len(rows), num_in), FORMATS[format], rows)
+        with self.filling():
+            self.matrices[name] = Matrix.pack([(stored, None)], self.device)
+
+    @contextmanager
+    def filling(self) -> Iterator[None]:
+        """Bring weights to the device. Raises LoadError where it has no memory for them."""
         try:
             with self.target.current():
-                self.matrices[name] = Matrix.pack([(stored, None)], self.device)
+                yield
         except torch.OutOfMemoryError as error:
             raise LoadError(
                 f"{self.device} has no memory for a network that drafts: take another drafter (-d), or --device cpu"
@@ -126,9 +133,12 @@ class Network:
         return matrices + sum(each.nbytes() for each in self.norms.values()) + self.native.nbytes()
 
     def begin_draft(
-        self, rows: Sequence[int] | None, states: Floats | None
+        self, num_steps: Sequence[int], rows: Sequence[int] | None, states: Floats | None
     ) -> _native.ComputedNetwork:
-        """Begin a draft of sequences: rows of the target's states, None for all; return who is asked for steps."""
+        """Begin a draft of sequences, of so many steps at most; return who is asked for these.
+
+        They are rows of the target's states, None for all.
+        """
         if states is None:
             raise ValueError("a state of the target is needed for every token")
         self.seeds = self.target.to_device(states if rows is None else states[[*rows]])

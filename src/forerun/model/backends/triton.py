@@ -118,7 +118,7 @@ def blank(
 def draft_network(model: Model, kind: str, *shape: Any) -> Any:
     """Return the kernels of a network that drafts for a model on a device; see `forerun.gpu.networks.new`.
 
-    None for a model that is elsewhere, and a kind that runs on the host.
+    None for a model that is elsewhere.
     """
     if device_of(model) is None:
         return None

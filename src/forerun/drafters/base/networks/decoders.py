@@ -1,4 +1,4 @@
-"""Small decoders beside the target, which networks that draft are made of: run on the native kernels.
+"""Small decoders beside the target, which networks that draft are made of: where it runs, or on the native kernels.
 
 A linear map is one without layers, whose head it is: it keeps the row law, and is rounded and packed as heads are.
 
@@ -14,7 +14,7 @@ import numpy as np
 
 from forerun.core.arrays import Floats
 from forerun.core.errors import LoadError
-from forerun.model.backends import native
+from forerun.model.backends import native, triton
 from forerun.model.config import ModelConfig
 from forerun.model.model import Model
 from forerun.weights.rtn import Scheme, requantize
@@ -29,11 +29,16 @@ def load_draft_decoder(
     weights: Iterable[tuple[str, StoredTensor]],
     quant: Scheme = "none",
 ) -> Model:
-    """Load a decoder on the CPU, on the target's threads if it runs there. Raises LoadError.
+    """Load a decoder on the target's device if its kernels compute it, else on the CPU. Raises LoadError.
+
+    On the CPU it has the target's threads if that runs there.
 
     Without a weight `embed` its rows are given as vectors: it has no vocabulary.
     """
     config, named = _with_embedding(config, weights)
+    device = triton.device_of(target)
+    if device is not None and triton.not_built(config) is None:
+        return triton.load(config, named, device=device, quant=quant)
     if reason := native.unsupported(config):
         raise LoadError(f"what drafts cannot run on the native kernels: {reason}")
     return native.load(config, named, shares_with=target, quant=quant)

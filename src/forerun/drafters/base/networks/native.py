@@ -36,9 +36,8 @@ Kernels = TypeVar("Kernels", bound="_native.DraftNetwork")
 class NativeNetwork(LastStateNetwork, Generic[Kernels]):
     """Drafts with the target's threads, its embedding and a copy of the rows of its head: one call a draft.
 
-    It starts from the target's last state. Where the target is on a device, its rows are computed there; or on the host
-    if it is of a kind that the device does not compute. Raises LoadError naming the weight that is wrong, or for a
-    target without native kernels.
+    It starts from the target's last state. Where the target is on a device, its rows are computed there.
+    Raises LoadError naming the weight that is wrong, or for a target on neither.
     """
 
     def __init__(
@@ -48,7 +47,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         new_kernels: Callable[[NativeDecoder], Kernels],
         trained: TrainedNetwork[Any],
         eps: float,
-        on_device: tuple[Any, ...] = (),
+        on_device: tuple[Any, ...],
     ) -> None:
         """Make the kernels beside the target, and hand them the weights: the target's head if there is none.
 
@@ -57,18 +56,15 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
         nothing. `eps` is what norms add.
         """
-        self.on_device: Any = triton.draft_network(model, *on_device) if on_device else None
-        """The kernels, where the target is on a device and they are there too."""
+        self.on_device: Any = triton.draft_network(model, *on_device)
+        """The kernels, where the target is on a device."""
         super().__init__(options)
-        self._beside_nbytes = 0
         self.width = model.config.hidden_size
         takes_head = "head.0" not in trained.tensors
         divisor = model.config.logits_divisor if takes_head else 1.0
         try:
             if self.on_device is None:
-                decoder = on_host(model)
-                self._beside_nbytes = 0 if decoder is model else decoder.nbytes()
-                self.native = new_kernels(decoder)
+                self.native = new_kernels(_native_decoder(model))
             else:
                 self.native = self.on_device
             kernels: Kernels = self.native
@@ -84,11 +80,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the packed weights, and a state a sequence."""
-        return DrafterBytes(self.weights_nbytes(), tables=4 * num_seqs * self.width)
-
-    def weights_nbytes(self) -> int:
-        """Count its weights, and what it needs of a target whose own are on a device."""
-        return self.native.nbytes() + self._beside_nbytes
+        return DrafterBytes(self.native.nbytes(), tables=4 * num_seqs * self.width)
 
     def partner(
         self,
@@ -117,23 +109,19 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
         asked = partial(_native.Partner, num_steps=num_steps, min_doubt=min_doubt, share=self.share)
         if self.on_device is not None:
-            return asked(self.on_device.begin_draft(rows, states))
+            return asked(self.on_device.begin_draft(num_steps, rows, states))
         return asked(self.native, rows=rows, states=states)
 
 
-def on_host(model: Model) -> NativeDecoder:
-    """Return the decoder whose embedding, head and threads a network uses, of a target on a device what the host has.
-
-    Raises LoadError where there is none.
-    """
-    decoder = getattr(model, "host_decoder", model)
-    if not isinstance(decoder, NativeDecoder):
+def _native_decoder(model: Model) -> NativeDecoder:
+    """Return the model, whose embedding, head and threads a network uses. Raises LoadError for another."""
+    if not isinstance(model, NativeDecoder):
         native.require()
         raise LoadError(
             "a drafter with a trained network runs on the native kernels, and this model does not: "
             "take -d recycling"
         )
-    return decoder
+    return model
 
 
 def _set_weights(

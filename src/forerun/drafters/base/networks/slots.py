@@ -14,6 +14,7 @@ from forerun.core.arrays import Floats
 from forerun.core.types import Draft, Features, Outcome, Seq
 from forerun.drafters.base.contract import DrafterBytes, Target
 from forerun.drafters.base.networks.native import NativeNetwork
+from forerun.drafters.base.networks.network import kv_nbytes
 from forerun.drafters.base.networks.options import MAX_STEPS, NetworkOptions
 from forerun.drafters.base.networks.trained import NetworkConfig, TrainedNetwork
 from forerun.model.backends.native import NativeDecoder
@@ -51,23 +52,27 @@ class SlotNetwork(NativeNetwork[Kernels]):
         trained: TrainedNetwork[Any],
         target: Target,
         new_kernels: Callable[..., Kernels],
+        kind: str,
         *,
         num_layers: int = 1,
         slot_nbytes: int = 0,
     ) -> None:
         """Make the kernels, with a slot for each of the target's sequences, which takes `slot_nbytes` besides its rows.
 
-        `new_kernels(runtime, decoder, config, num_slots, max_len)` makes them beside the target.
+        `new_kernels(runtime, decoder, config, num_slots, max_len)` makes them beside the target; of its `kind` they are
+        on a device, if it is there.
         """
         config: LayersConfig = trained.config
+        sizes = target.max_num_seqs, target.max_len
 
         def kernels(decoder: NativeDecoder) -> Kernels:
-            sizes = target.max_num_seqs, target.max_len
             made = new_kernels(decoder.runtime, decoder.native, config, *sizes)
             made.set_rope(config.rope.inverse_frequencies())
             return made
 
-        super().__init__(options, target.model, kernels, trained, config.rms_norm_eps)
+        super().__init__(
+            options, target.model, kernels, trained, config.rms_norm_eps, (kind, config, *sizes)
+        )
         self._slot_nbytes = slot_nbytes
         self._row_nbytes = 4 * num_layers * config.num_key_value_heads * config.head_dim  # fp16
         self.features = Features(layers=config.layers)
@@ -130,9 +135,11 @@ class SlotNetwork(NativeNetwork[Kernels]):
 
     def memory(self, num_seqs: int, max_len: int) -> DrafterBytes:
         """Count the weights, keys and values of the rows, and what else the slots have."""
-        rows = num_seqs * (max_len + MAX_STEPS)
-        kv, tables = rows * self._row_nbytes, num_seqs * self._slot_nbytes
-        return DrafterBytes(self.weights_nbytes(), kv, tables)
+        rows, tables = max_len + MAX_STEPS, num_seqs * self._slot_nbytes
+        kv = num_seqs * rows * self._row_nbytes
+        if self.on_device is not None:  # which has whole blocks
+            kv = kv_nbytes(self.on_device.cache, num_seqs, rows)
+        return DrafterBytes(self.native.nbytes(), kv, tables)
 
     def _take(self, wanted: int | None) -> int:
         """Take a free slot: the wanted one, if it is free."""
