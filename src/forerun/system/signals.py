@@ -78,4 +78,4 @@ def handled_later() -> Iterator[Callable[[], None]]:
 
 
 def _nothing() -> None:
-    """Leave signals to who waits around this."""
+    """Leave signals to the block around this one."""

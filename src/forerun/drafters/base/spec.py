@@ -21,8 +21,8 @@ from forerun.drafters.base.cascade import united
 from forerun.drafters.base.contract import Drafter, Target
 from forerun.drafters.base.draft_head import COUNTED_SIZE
 from forerun.drafters.base.find import checked, find, method_of
+from forerun.drafters.base.networks.native import runs_networks
 from forerun.hub.published import Published, for_model
-from forerun.model.backends.native import NativeDecoder
 from forerun.model.kernels import native
 from forerun.model.loader import read_config, step_nbytes, weights_nbytes
 from forerun.model.model import pass_nbytes
@@ -227,7 +227,7 @@ class DrafterSpec:
 
 def published_for(target: Target) -> Iterator[Published]:
     """Yield the published drafters on this disk that fit a target, the preferred one first; kernels run them."""
-    if not isinstance(target.model, NativeDecoder):
+    if not runs_networks(target.model):
         return
     for published in for_model(target.identity):
         if (path := published.here()) is None:

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.networks.method import NetworkMethod
+from forerun.drafters.base.networks.native import runs_networks
 from forerun.drafters.base.networks.options import NetworkOptions
 from forerun.drafters.mlp_speculator import files
 from forerun.drafters.mlp_speculator.drafting import recurrent_network
-from forerun.model.backends.native import NativeDecoder
 
 NETWORK = NetworkMethod(
     "a recurrent network",
@@ -47,7 +47,7 @@ class Options(NetworkOptions):
 
 def bundled_for(target: Target) -> bool:
     """Tell whether a network for the target ships or was made here, and it has the kernels that run it."""
-    return isinstance(target.model, NativeDecoder) and bool(files.fitting(target))
+    return runs_networks(target.model) and bool(files.fitting(target))
 
 
 build = NETWORK.build

@@ -113,6 +113,11 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         return asked(self.native, rows=rows, states=states)
 
 
+def runs_networks(model: Model) -> bool:
+    """Tell whether networks can draft beside a model: on its threads, or on its device."""
+    return isinstance(model, NativeDecoder) or triton.device_of(model) is not None
+
+
 def _native_decoder(model: Model) -> NativeDecoder:
     """Return the model, whose embedding, head and threads a network uses. Raises LoadError for another."""
     if not isinstance(model, NativeDecoder):
