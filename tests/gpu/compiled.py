@@ -19,6 +19,7 @@ from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
 from forerun.gpu import attention, kernels, placement, routing, scores
+from forerun.gpu.choice import launch_of
 from forerun.gpu.codes import LAYOUTS
 from forerun.gpu.networks import recurrence
 from forerun.gpu.numbers import LAUNCH, WIDE_LAUNCH
@@ -158,7 +159,8 @@ def cases() -> Iterator[tuple[str, str, dict[str, Any], dict[str, str]]]:
     record = {"found": "*i32", "noises": "*i32"}
     yield "choose", "choose", {"K": 6, "IS_DRAWN": False, "BLOCK": 128}, record
     yield "draw", "choose", {"K": 1, "IS_DRAWN": True, "BLOCK": 128}, record
-    yield "choose_of_blocks", "choose_of_blocks", {"K": 6, "WIDE": 8192}, record
+    for k, wide in ((1, 2048), (6, 8192), (16, 32768)):
+        yield f"choose_of_blocks {k}", "choose_of_blocks", {"K": k, "WIDE": wide}, record
     yield "add_totals", "add_totals", {}, record
     yield (
         "finish_logits",
@@ -186,8 +188,15 @@ def built(kernel: str, constants: dict[str, Any], types: dict[str, str], target:
     return compile(
         ASTSource(function, signature, keys, aligned),
         target=target,
-        options=WIDE_LAUNCH if kernel in ("attend", "advance") else LAUNCH,
+        options=options_of(kernel, constants),
     )
+
+
+def options_of(kernel: str, constants: dict[str, Any]) -> dict[str, Any]:
+    """How the room launches a kernel."""
+    if kernel == "choose_of_blocks":
+        return launch_of(constants["WIDE"])
+    return WIDE_LAUNCH if kernel in ("attend", "advance") else LAUNCH
 
 
 def resources(ptx: str) -> dict[str, int]:

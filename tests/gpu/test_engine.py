@@ -113,7 +113,9 @@ def test_logits_leave_the_device_for_who_reads_them(
     assert logits
 
 
-@pytest.mark.parametrize("name", ["medusa", "mlp_speculator", "eagle3", "dflash"])
+@pytest.mark.parametrize(
+    "name", ["medusa", "mlp_speculator", "eagle3", pytest.param("dflash", marks=pytest.mark.slow)]
+)
 def test_networks_draft_beside_a_card_what_they_draft_beside_the_cpu(
     card, tiny_gguf: Path, name: str
 ) -> None:

@@ -131,7 +131,15 @@ def trees(network: SlotNetwork, config: Eagle3Config | BlockConfig) -> list[list
 
 
 @pytest.mark.parametrize(
-    ("kind", "quant"), [*zip(EAGLES, ("int4", "int8") * 2), ("three norms", "none")]
+    ("kind", "quant"),
+    [
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in zip(EAGLES, ("int4", "int8") * 2)
+        ),
+        ("three norms", "none"),
+        ("one norm, the target's head", "int4"),
+    ],
 )
 def test_a_layer_behind_the_target_drafts_what_it_drafts_on_the_cpu(kind: str, quant: str) -> None:
     config, options = EAGLES[kind], EagleOptions(model="untrained", quant=quant)
@@ -139,7 +147,16 @@ def test_a_layer_behind_the_target_drafts_what_it_drafts_on_the_cpu(kind: str, q
     compare(*networks, config, quant)
 
 
-@pytest.mark.parametrize(("kind", "quant"), [*zip(BLOCKS, ("int4", "int8") * 2)])
+@pytest.mark.parametrize(
+    ("kind", "quant"),
+    [
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in zip(BLOCKS, ("int4", "int8") * 2)
+        ),
+        ("dspark", "int4"),
+    ],
+)
 def test_a_block_is_filled_as_on_the_cpu(kind: str, quant: str) -> None:
     config, options = BLOCKS[kind], BlockOptions(model="untrained", quant=quant)
     networks = (block_network(options, trained(config), each) for each in targets())

@@ -80,7 +80,11 @@ MUTANTS = {
         "pair = row * ACTIVE + ACTIVE - 1 - i\n",
     ),
     "a group of experts is as good as its best": ("routing", "if BEST == 2:", "if BEST == 3:"),
-    "silu divides x": ("kernels", "y = x * sigmoid(x)\n", "y = tl.div_rn(x, 1.0 + exp(0.0 - x))\n"),
+    "silu divides x": (
+        "kernels",
+        "y = x * sigmoid(x)\n",
+        "y = tl.div_rn(x, tl.div_rn(1.0, sigmoid(x)))\n",
+    ),
 }
 CLOSED = {"a rotation is fused": ("partner) * s\n", "partner) * s)\n")}
 """What a change needs besides."""

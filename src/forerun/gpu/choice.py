@@ -85,7 +85,7 @@ def _largest(
     )  # fmt: skip
     wide = triton.next_power_of_2(blocks * k)
     given = record[:, column:], blocks * k, 2 * columns
-    choose_of_blocks[(num,)](largest, found, *given, K=k, WIDE=wide, **LAUNCH)
+    choose_of_blocks[(num,)](largest, found, *given, K=k, WIDE=wide, **launch_of(wide))
     return largest, totals
 
 
@@ -112,3 +112,8 @@ def _largest_ids(row: Floats, k: int) -> Ids:
     ids = np.flatnonzero(order >= least)
     keys = (ids, -order[ids], ~np.isnan(row[ids]))
     return ids[np.lexsort(keys)][:k]
+
+
+def launch_of(wide: int) -> dict[str, int | bool]:
+    """Return how `choose_of_blocks` is launched: a program that holds so many numbers spills none in 32 a thread."""
+    return LAUNCH | {"num_warps": min(32, max(4, wide // 1024))}
