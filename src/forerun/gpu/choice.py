@@ -115,5 +115,5 @@ def _largest_ids(row: Floats, k: int) -> Ids:
 
 
 def launch_of(wide: int) -> dict[str, int | bool]:
-    """Return how `choose_of_blocks` is launched: a program that holds so many numbers spills none in 32 a thread."""
-    return LAUNCH | {"num_warps": min(32, max(4, wide // 1024))}
+    """Return how `choose_of_blocks` is launched, so that a program which holds so many numbers spills none."""
+    return LAUNCH | {"num_warps": min(32, max(4, wide // 512))}
