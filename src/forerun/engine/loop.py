@@ -97,9 +97,7 @@ class Request(Iterator[Event]):
 
     def wait(self) -> None:
         """Run to the end. Raises the error that ended the request."""
-        with (
-            handled_later() as hand_on_signals
-        ):  # once for all steps: to look for handlers takes time
+        with handled_later() as hand_on_signals:  # for all steps: looking for handlers takes time
             while not self.is_finished:
                 self.unread.clear()
                 self.loop.step(self)

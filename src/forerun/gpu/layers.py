@@ -88,6 +88,17 @@ def put_norm(
     )  # fmt: skip
 
 
+def put_activation(
+    up: Tensor, num_rows: int, kind: str, to: Rows, *, is_gated: bool = False, to_codes: bool = False
+) -> None:  # fmt: skip
+    """Activate rows [gate | up] (R, 2 F), or up (R, F): as floats (R, F), or as codes."""
+    width = to.floats.shape[1]
+    swiglu[(num_rows, triton.cdiv(-(-width // 32), _GROUPS_OF_A_PROGRAM))](
+        up, to.floats, *to.coded, F=width, KIND=kind, IS_GATED=is_gated, TO_CODES=to_codes,
+        GROUPS=_GROUPS_OF_A_PROGRAM, ROWS=len(to.codes), **LAUNCH,
+    )  # fmt: skip
+
+
 @dataclass(frozen=True, slots=True)
 class Layer:
     """Weights of one layer, and what it computes."""
@@ -276,12 +287,9 @@ class Layer:
 
     def _activate(self, up: Tensor, num: int, activated: Rows, reader: Stack | Matrix) -> Rows:
         """Activate [gate | up] (rows, 2 F), or up, for what reads it."""
-        inner, is_last = activated.floats.shape[1], reader.reads_codes and reader.order is None
-        grid = (num, triton.cdiv(-(-inner // 32), _GROUPS_OF_A_PROGRAM))
-        swiglu[grid](
-            up, activated.floats, *activated.coded, F=inner, KIND=self.config.activation,
-            IS_GATED=self.config.gated_mlp, TO_CODES=is_last, GROUPS=_GROUPS_OF_A_PROGRAM,
-            ROWS=len(activated.codes), **LAUNCH,
+        put_activation(
+            up, num, self.config.activation, activated, is_gated=self.config.gated_mlp,
+            to_codes=reader.reads_codes and reader.order is None,
         )  # fmt: skip
         if reader.order is not None:
             put_norm(activated.floats, None, self.config, num, to=activated, readers=(reader,))

@@ -16,7 +16,6 @@ from weakref import WeakMethod
 
 import numpy as np
 import torch
-import triton
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -24,10 +23,8 @@ from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.gpu.decoder import GpuDecoder
-from forerun.gpu.kernels import swiglu
-from forerun.gpu.layers import Buffers, Norm, put_norm
+from forerun.gpu.layers import Buffers, Norm, put_activation, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Rows
-from forerun.gpu.numbers import LAUNCH
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.config import ModelConfig
 from forerun.weights.codes import FORMATS, Bytes
@@ -35,8 +32,6 @@ from forerun.weights.stored import StoredTensor
 
 MAX_STEPS = 16
 """Of a sequence in a draft: kMaxSteps of csrc/drafters/growth.h."""
-_GROUPS_OF_A_PROGRAM = 16
-"""Groups of 32 numbers that a program of `swiglu` activates."""
 
 
 class Steps(NamedTuple):
@@ -52,8 +47,8 @@ class Steps(NamedTuple):
     depths: NDArray[np.int32]
 
 
-class Network:
-    """A network beside a decoder on a device; override `check` and `cell`."""
+class GpuNetwork:
+    """A network that drafts for a model on a device; override `check` and `cell`."""
 
     num_depths = 1
     """Depths that have weights of their own, the last for all below."""
@@ -81,9 +76,9 @@ class Network:
             assert alive is not None
             return alive(rows)
 
-        beside = NativeDecoder(target.config.without_layers(tied_head=True))
+        host = NativeDecoder(target.config.without_layers(tied_head=True))
         self.native = _native.ComputedNetwork(
-            beside.runtime, beside.native, max_depth, sees_depth_alone, compute
+            host.runtime, host.native, max_depth, sees_depth_alone, compute
         )
 
     def set(self, name: str, format: str, num_in: int, rows: Bytes) -> None:
@@ -221,10 +216,6 @@ class Network:
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
         """Return an activation of rows (R, K), in a buffer."""
-        num, width = x.shape
-        out = self.buffers.floats("activated", num, width)
-        swiglu[(num, triton.cdiv(-(-width // 32), _GROUPS_OF_A_PROGRAM))](
-            x, out, x, x, x, F=width, KIND=kind, IS_GATED=False, TO_CODES=False,
-            GROUPS=_GROUPS_OF_A_PROGRAM, ROWS=ROWS, **LAUNCH,
-        )  # fmt: skip
+        out = self.buffers.floats("activated", *x.shape)
+        put_activation(x, len(x), kind, Rows(out, x, x, x))
         return out

@@ -23,13 +23,13 @@ from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Layer
 from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import Steps
-from forerun.gpu.networks.layered import LayeredNetwork, decoder_shape
+from forerun.gpu.networks.layered import GpuLayeredNetwork, decoder_shape
 from forerun.model.config import ModelConfig
 from forerun.weights.codes import FORMATS, Bytes
 from forerun.weights.stored import StoredTensor
 
 
-class BlockLayers(GpuDecoder):
+class GpuBlockLayers(GpuDecoder):
     """Layers that fill blocks: windows count the rows before one, and of some layers a row sees those behind it."""
 
     def __init__(
@@ -43,7 +43,7 @@ class BlockLayers(GpuDecoder):
         return replace(super()._layer(index), fills_blocks=True, is_bidirectional=sees_block)
 
 
-class Block(LayeredNetwork):
+class GpuBlock(GpuLayeredNetwork):
     """Fills a block, the last token and masks, when a draft needs it first.
 
     With a Markov head, `markov.in` and `markov.out`, logits have added what the token before says; of `confidence`, a
@@ -55,7 +55,7 @@ class Block(LayeredNetwork):
     def __init__(self, target: GpuDecoder, config: Any, num_slots: int, max_len: int) -> None:
         size = config.block_size
         shape = decoder_shape(config, max_len + size, config.windows)
-        layers = BlockLayers(shape, target.device, config.bidirectional)
+        layers = GpuBlockLayers(shape, target.device, config.bidirectional)
         sees_depth_alone = config.markov_rank == 0
         super().__init__(
             target, layers, config.num_guesses, num_slots, max_len, size, sees_depth_alone=sees_depth_alone

@@ -19,11 +19,11 @@ from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Buffers, Norm, put_norm
 from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import MAX_STEPS, Steps
-from forerun.gpu.networks.layered import LayeredNetwork, decoder_shape
+from forerun.gpu.networks.layered import GpuLayeredNetwork, decoder_shape
 from forerun.model.config import ModelConfig
 
 
-class EagleLayer(GpuDecoder):
+class GpuEagleLayer(GpuDecoder):
     """A layer whose q, k and v read [rms(e(token)); rms(g)], by the norms `input_norm` and `hidden_norm`.
 
     A pass is given [e(token); g]; the residual starts from g, or from rms(g).
@@ -56,20 +56,20 @@ class EagleLayer(GpuDecoder):
         return read
 
 
-class Eagle(LayeredNetwork):
+class GpuEagle(GpuLayeredNetwork):
     """One layer, with embeddings of its own or the target's.
 
     A guessed row's g is the state of the row above it, as it is or normed (`norm_output`).
     """
 
-    own_norms = (*LayeredNetwork.own_norms, "input_norm")
-    layers: EagleLayer
+    own_norms = (*GpuLayeredNetwork.own_norms, "input_norm")
+    layers: GpuEagleLayer
 
     def __init__(self, target: GpuDecoder, config: Any, num_slots: int, max_len: int) -> None:
         shape = decoder_shape(config, max_len + MAX_STEPS)
         norms: dict[str, Norm] = {}
         from_norm = config.norm_before_residual
-        layer = EagleLayer(shape, target.device, norms, starts_from_norm=from_norm)
+        layer = GpuEagleLayer(shape, target.device, norms, starts_from_norm=from_norm)
         super().__init__(target, layer, MAX_STEPS, num_slots, max_len, MAX_STEPS)
         self.norms = norms
         self._embeds = target if config.target_embedding else layer

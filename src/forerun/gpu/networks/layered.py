@@ -22,7 +22,7 @@ from forerun.core.errors import CapacityError
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import put_norm
 from forerun.gpu.matrices import ROWS
-from forerun.gpu.networks.base import Network
+from forerun.gpu.networks.base import GpuNetwork
 from forerun.gpu.passes import plan
 from forerun.model.config import LayerConfig, ModelConfig
 from forerun.weights.codes import FORMATS, Bytes
@@ -32,7 +32,7 @@ _MAPS = ("fc", "head", "markov")
 """How matrices begin that are not the layers'."""
 
 
-class LayeredNetwork(Network):
+class GpuLayeredNetwork(GpuNetwork):
     """Layers whose keys and values are made of g = fc [states], and slots for sequences.
 
     Row t of a slot stands for the token behind the target's states at t. `fc` reads them as they are, or each normed
@@ -121,10 +121,8 @@ class LayeredNetwork(Network):
     def _fuse(self, states: Tensor) -> Tensor:
         """Return g (R, D) of states (R, T S), in a buffer."""
         config, norms, fc, num = self.layers.config, self.norms, self.matrices["fc"], len(states)
-        read = self.buffers.floats(
-            "fused", *states.shape
-        )  # norms change it, not what the target gave
-        read[:] = states
+        read = self.buffers.floats("fused", *states.shape)
+        read[:] = states  # norms change it, not what the target gave
         for name in (name for name in norms if name.startswith("fc_norm.")):
             size = len(norms[name].weight)
             start = size * int(name.rpartition(".")[2])

@@ -11,10 +11,10 @@ from torch import Tensor
 
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.matrices import Matrix
-from forerun.gpu.networks.base import Network, Steps
+from forerun.gpu.networks.base import GpuNetwork, Steps
 
 
-class Medusa(Network):
+class GpuMedusa(GpuNetwork):
     """Head k reads the target's state alone: x + silu(W x + b) for each of its blocks."""
 
     def __init__(self, target: GpuDecoder, num_heads: int, num_layers: int) -> None:

@@ -15,7 +15,7 @@ from forerun import _native
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Norm
 from forerun.gpu.matrices import Matrix
-from forerun.gpu.networks.base import MAX_STEPS, Network, Steps
+from forerun.gpu.networks.base import MAX_STEPS, GpuNetwork, Steps
 from forerun.gpu.networks.recurrence import advance
 from forerun.gpu.numbers import WIDE_LAUNCH
 from forerun.weights.codes import FORMATS, Bytes
@@ -34,7 +34,7 @@ class _Cell:
     norm: Norm
 
 
-class Recurrent(Network):
+class GpuRecurrent(GpuNetwork):
     """A network whose state after a token is made of the state before it and the token's embedding."""
 
     def __init__(
@@ -114,10 +114,8 @@ class Recurrent(Network):
         put = self.target.to_device(places.astype(np.int32))
         states = self.buffers.floats("states", len(self.seeds) * MAX_STEPS, 2, inner)
         if is_root.all():
-            x, norm = (
-                self.seeds.index_select(0, self.target.to_device(steps.sequences)),
-                self._input_norm,
-            )
+            x = self.seeds.index_select(0, self.target.to_device(steps.sequences))
+            norm = self._input_norm
         else:
             x, norm = states[:, 0].index_select(0, put[1]), None
         gates = self.buffers.floats("gates", num, self._num_gates * inner)

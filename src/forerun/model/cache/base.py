@@ -184,7 +184,7 @@ class KVCache(ABC):
 
     def free_rows(self, slot: int) -> int:
         """Return the rows above the committed ones in a slot's blocks."""
-        return min(len(self._tables[slot]) * BLOCK_ROWS, self.max_len) - self._lengths[slot]
+        return len(self._tables[slot]) * BLOCK_ROWS - self._lengths[slot]
 
     def length(self, slot: int) -> int:
         """Return the committed rows of a slot."""

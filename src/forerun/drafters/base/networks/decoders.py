@@ -1,4 +1,4 @@
-"""Small decoders beside the target, which networks that draft are made of: where it runs, or on the native kernels.
+"""Small decoders that networks that draft are made of: on the target's device, or on the native kernels.
 
 A linear map is one without layers, whose head it is: it keeps the row law, and is rounded and packed as heads are.
 
@@ -31,9 +31,8 @@ def load_draft_decoder(
 ) -> Model:
     """Load a decoder on the target's device if its kernels compute it, else on the CPU. Raises LoadError.
 
-    On the CPU it has the target's threads if that runs there.
-
-    Without a weight `embed` its rows are given as vectors: it has no vocabulary.
+    On the CPU it has the target's threads if that runs there. Without a weight `embed` its rows are given as vectors:
+    it has no vocabulary.
     """
     config, named = _with_embedding(config, weights)
     device = triton.device_of(target)

@@ -51,8 +51,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
     ) -> None:
         """Make the kernels beside the target, and hand them the weights: the target's head if there is none.
 
-        `on_device`: kind and shape of those for a target on a device, as `triton.draft_network` takes them.
-
+        `on_device` has the kind and shape of those for a target on a device, as `triton.draft_network` takes them.
         Matrices are rounded to the options' bits: groups of 4 or 8 where their width has them, 16, or 32, which rounds
         nothing. `eps` is what norms add.
         """
@@ -63,11 +62,10 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
         takes_head = "head.0" not in trained.tensors
         divisor = model.config.logits_divisor if takes_head else 1.0
         try:
-            if self.on_device is None:
-                self.native = new_kernels(_native_decoder(model))
-            else:
-                self.native = self.on_device
-            kernels: Kernels = self.native
+            kernels: Kernels = self.on_device
+            if kernels is None:
+                kernels = new_kernels(_native_decoder(model))
+            self.native = kernels
             if trained.tokens is not None:
                 kernels.set_tokens(trained.tokens.tolist())
             _set_weights(kernels, trained, options.bits, eps)
@@ -114,7 +112,7 @@ class NativeNetwork(LastStateNetwork, Generic[Kernels]):
 
 
 def runs_networks(model: Model) -> bool:
-    """Tell whether networks can draft beside a model: on its threads, or on its device."""
+    """Tell whether networks can draft for a model: on its threads, or on its device."""
     return isinstance(model, NativeDecoder) or triton.device_of(model) is not None
 
 
