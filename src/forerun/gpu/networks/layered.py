@@ -103,7 +103,9 @@ class GpuLayeredNetwork(GpuNetwork):
         """Add rows to a slot: the target's states (R, T S), and the tokens after them. Raises CapacityError."""
         base, num = self.cache.length(slot), len(tokens)
         if base + num > self.max_len:
-            raise CapacityError(f"{base + num} rows do not fit a slot of {self.max_len}")
+            raise CapacityError(
+                f"{base + num} rows do not fit a cache of {self.max_len}: allow a longer context or stop earlier"
+            )
         layers, batch, first = self.layers, Batch((Segment(slot, base, (0,) * num),)), 0
         with layers.current():
             for part in self.cache.parts(batch, ROWS):
