@@ -15,43 +15,20 @@
 #include <utility>
 #include <vector>
 
+#include "drafters/decayed_means.h"
+
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace forerun {
 namespace {
 
-constexpr double kDecay = 0.98;            // what a case counts for after the next one
 constexpr double kConfidenceWeight = 2.0;  // cases that a stated confidence weighs as much as
 constexpr int kLevels = 16;                // of confidence, each as wide as a factor of two in the odds
 
 using Values = std::vector<double>;
 using Tokens = std::vector<int>;
 using Confidence = std::optional<Values>;
-
-// Means by index, in which each case weighs `kDecay` times what the next one of its index does.
-class DecayedMeans {
-  public:
-    void record(std::size_t index, double value) {
-        if (cases_.size() <= index) cases_.resize(index + 1);
-        auto& [weight, total] = cases_[index];
-        weight = weight * kDecay + 1;
-        total = total * kDecay + value;
-    }
-
-    double given(std::size_t index, double prior, double weight) const {
-        if (index >= cases_.size()) return prior;
-        return (cases_[index].total + weight * prior) / (cases_[index].weight + weight);
-    }
-
-    std::size_t size() const { return cases_.size(); }
-
-  private:
-    struct Cases {
-        double weight = 0.0, total = 0.0;
-    };
-    std::vector<Cases> cases_;
-};
 
 // The number of values that bring most together, less what so many cost; and how much that is.
 class BestPrefix {
@@ -118,8 +95,10 @@ class AcceptanceRates {
     DecayedMeans by_confidence_, by_index_;
 };
 
-// How many nodes of each draft to verify. Nodes are taken as their paths' chances fall, each after those before it.
-std::vector<int> best_cut(const std::vector<Values>& paths, const Values& costs) {
+// How many nodes of each draft to verify, and what a row of them costs in tokens. Nodes are taken as their paths' chances
+// fall, each after those before it; a pass of n rows costs price * (passes[n] + row_cost * n).
+std::pair<std::vector<int>, double> best_cut(const std::vector<Values>& paths, const Values& passes,
+                                             std::size_t num_seqs, double row_cost, double price) {
     struct Node {
         double least, chance;
         std::size_t draft;
@@ -133,11 +112,16 @@ std::vector<int> best_cut(const std::vector<Values>& paths, const Values& costs)
         }
     }
     std::stable_sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return a.least > b.least; });
-    BestPrefix found(costs.at(0));
-    for (std::size_t k = 0; k < nodes.size(); ++k) found.add(nodes[k].chance, costs.at(k + 1));
+    const auto cost = [&](std::size_t num_nodes) {
+        const std::size_t rows = num_seqs + num_nodes;
+        return price * (passes.at(rows) + row_cost * static_cast<double>(rows));
+    };
+    BestPrefix found(cost(0));
+    for (std::size_t k = 0; k < nodes.size(); ++k) found.add(nodes[k].chance, cost(k + 1));
     std::vector<int> kept(paths.size());
     for (std::size_t k = 0; k < found.best; ++k) ++kept[nodes[k].draft];
-    return kept;
+    const double row = found.best ? (cost(found.best) - cost(0)) / static_cast<double>(found.best) : 0.0;
+    return {std::move(kept), std::max(0.0, row)};
 }
 
 }  // namespace
@@ -179,8 +163,9 @@ void bind_controller(nb::module_& m) {
         .def("record", &AcceptanceRates::record, "tokens"_a, "parents"_a, "confidence"_a.none(), "emitted"_a,
              "Compare a draft, cut or not, with the tokens that came: all nodes whose parents came.");
 
-    m.def("best_cut", &best_cut, "paths"_a, "costs"_a,
-          "Return how many nodes of each draft to verify, by their path probabilities and what 0, 1, ... nodes cost.");
+    m.def("best_cut", &best_cut, "paths"_a, "passes"_a, "num_seqs"_a, "row_cost"_a, "price"_a,
+          "Return how many nodes of each draft to verify, by their path probabilities and what passes cost; and what a "
+          "row of these costs.");
 }
 
 }  // namespace forerun

@@ -3,23 +3,28 @@
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <memory>
 #include <optional>
 #include <ranges>
+#include <tuple>
 
 #include "bind.h"
 #include "drafters/draft_network.h"
 #include "drafters/block_network.h"
 #include "drafters/computed_network.h"
 #include "drafters/eagle_network.h"
+#include "drafters/partner_value.h"
 
 namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace forerun {
 namespace {
+
+using Judged = std::tuple<int, double, double, double, int>;  // a `Credit`
 
 void set(DraftNetwork& self, const std::string& name, const std::string& format, std::size_t num_in,
          const Array2<const std::uint8_t>& rows) {
@@ -314,12 +319,37 @@ void bind_networks(nb::module_& m) {
         .def(
             "judged",
             [](const Trace& self, const std::vector<int>& tokens) {
-                nb::list found;
+                std::vector<Judged> found;
                 for (const Credit& each : score_steps(self.words, self.tree, tokens))
-                    found.append(nb::make_tuple(each.partner, each.doubt, each.before, each.own, each.brought));
+                    found.emplace_back(each.partner, each.doubt, each.before, each.own, each.brought);
                 return found;
             },
-            "tokens"_a, "Judge the steps by the tokens that came: `Credit` of each.");
+            "tokens"_a, "Judge the steps by the tokens that came: `Credit` of each.")
+        .def(
+            "teach",
+            [](const Trace& self, const std::vector<int>& tokens, const std::vector<PartnerValue*>& partners) {
+                std::vector<std::vector<Credit>> found(partners.size());
+                for (const Credit& each : score_steps(self.words, self.tree, tokens))
+                    found.at(static_cast<std::size_t>(each.partner)).push_back(each);
+                for (std::size_t i = 0; i < partners.size(); ++i) partners[i]->learn(found[i]);
+            },
+            "tokens"_a, "partners"_a, "Let partners learn from the tokens that came.");
+
+    nb::class_<PartnerValue>(m, "PartnerValue", "What a partner is worth: its share, and from which doubt on it pays.")
+        .def(nb::init<double, double>(), "share"_a, "gain"_a)
+        .def_prop_ro("share", &PartnerValue::share)
+        .def_ro_static("MOST_DOUBT", &PartnerValue::kMostDoubt)
+        .def(
+            "learn",
+            [](PartnerValue& self, const std::vector<Judged>& steps) {
+                std::vector<Credit> found;
+                for (const auto& [partner, doubt, before, own, brought] : steps)
+                    found.push_back({partner, doubt, before, own, brought});
+                self.learn(found);
+            },
+            "steps"_a, "Take its steps of one draft, as `Trace.judged` returns them.")
+        .def("doubt", &PartnerValue::doubt, "least"_a, "cost"_a = nb::none(),
+             "Return the doubt from which its steps pay, `least` or more; `cost` is that of a step in tokens.");
 
     m.def("grow", &grow_trees_with, "partners"_a, "tokens"_a, "num_nodes"_a, "min_chance"_a, "ngrams"_a = nullptr,
           "noises"_a = Noises{}, "Grow a tree of every sequence with partners, the cheapest first.");

@@ -128,7 +128,13 @@ class AcceptanceRates:
         emitted: Sequence[int],
     ) -> None: ...
 
-def best_cut(paths: Sequence[Sequence[float]], costs: Sequence[float]) -> list[int]: ...
+def best_cut(
+    paths: Sequence[Sequence[float]],
+    passes: Sequence[float],
+    num_seqs: int,
+    row_cost: float,
+    price: float,
+) -> tuple[list[int], float]: ...
 
 class Cache:
     def __init__(
@@ -342,6 +348,15 @@ class Partner:
 
 class Trace:
     def judged(self, tokens: Sequence[int]) -> list[tuple[int, float, float, float, int]]: ...
+    def teach(self, tokens: Sequence[int], partners: Sequence[PartnerValue]) -> None: ...
+
+class PartnerValue:
+    MOST_DOUBT: ClassVar[float]
+    def __init__(self, share: float, gain: float) -> None: ...
+    @property
+    def share(self) -> float: ...
+    def learn(self, steps: Sequence[tuple[int, float, float, float, int]]) -> None: ...
+    def doubt(self, least: float, cost: float | None = None) -> float: ...
 
 def grow(
     partners: Sequence[Partner],

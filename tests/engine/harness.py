@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
@@ -107,7 +107,7 @@ def timed_engine(
 def _held(outcome: Outcome) -> Outcome:
     """With logits of its own: the next pass overwrites the engine's."""
     logits = outcome.logits
-    return replace(outcome, logits=None if logits is None else logits.copy())
+    return outcome._replace(logits=None if logits is None else logits.copy())
 
 
 @dataclass

@@ -96,8 +96,7 @@ GuessTree = tuple[tuple[int, ...], tuple[int, ...], tuple[float, ...]]
 """A draft as the native growth gives it: tokens, parents, and P(node accepted | parent accepted); best first."""
 
 
-@dataclass(frozen=True, slots=True)
-class Outcome:
+class Outcome(NamedTuple):
     """What verification made of one draft.
 
     `path` holds the accepted nodes from the root down; `emitted` the tokens now final: those nodes' tokens and the
@@ -217,16 +216,14 @@ class TokenLogprob:
     top: tuple[tuple[int, float], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class TextPiece:
+class TextPiece(NamedTuple):
     """Text that became final with one token; `from_draft` is true if that token was drafted."""
 
     text: str
     from_draft: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(NamedTuple):
     """What one step made final for one sequence.
 
     Text may lag behind the tokens: an incomplete character, or what could become a stop string, is held back.

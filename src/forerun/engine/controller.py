@@ -157,17 +157,13 @@ class Adaptive(Controller):
 
     def trim(self, steps: Sequence[SequenceStep]) -> None:
         """Keep the nodes that are worth their rows."""
-        rates, num, row_cost, price = self._acceptance, self._num, self._row_cost, self._price
+        rates = self._acceptance
         paths = [
             rates[step.asks_models].paths(step.draft.parents, step.draft.confidence)
             for step in steps
         ]
-        stop = num + sum(map(len, paths)) + 1
-        passes = self.pass_cost.costs(stop)
-        costs = [price * (passes[size] + row_cost * size) for size in range(num, stop)]
-        kept = self._best_cut(paths, costs)
-        num_kept = sum(kept)
-        row = max(0.0, costs[num_kept] - costs[0]) / max(num_kept, 1)
+        passes = self.pass_cost.costs(self._num + sum(map(len, paths)) + 1)
+        kept, row = self._best_cut(paths, passes, self._num, self._row_cost, self._price)
         longest = max(1, *self._most, *map(len, paths))
         for step, path, length in zip(steps, paths, kept, strict=True):
             if length < len(path):

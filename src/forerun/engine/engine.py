@@ -12,7 +12,6 @@ import random
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import replace
 from functools import cache
 
 import numpy as np
@@ -356,7 +355,7 @@ class Engine:
                 state.has_begun = True
                 prompt = np.concatenate(state.prompt_features) if state.prompt_features else None
                 state.prompt_features.clear()
-                self.proposer.begin(state.seq, replace(step.outcome, hidden=prompt))
+                self.proposer.begin(state.seq, step.outcome._replace(hidden=prompt))
         return going_on
 
     def _end_drafting(self, state: SequenceState) -> None:
@@ -367,7 +366,7 @@ class Engine:
     def _end_failed(self, steps: list[SequenceStep]) -> list[Event]:
         """End the sequences that cannot go on; the others do."""
         ended = ((self.abort(step.seq.id), step.error) for step in steps if step.error is not None)
-        return [replace(event, error=error) for event, error in ended if event is not None]
+        return [event._replace(error=error) for event, error in ended if event is not None]
 
     def _forget(self, state: SequenceState) -> None:
         del self.sequences[state.seq.id]

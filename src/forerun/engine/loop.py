@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count
-from queue import Empty, SimpleQueue
+from queue import SimpleQueue
 from typing import Self
 from weakref import ref
 
@@ -248,13 +248,12 @@ class EngineLoop:
 
     def _catch_up(self) -> None:
         """Do what was asked for, and end the requests that were dropped."""
-        with suppress(Empty):
-            while True:
-                item = self._inbox.get_nowait()
-                if isinstance(item, Request):
-                    self._queue(item)
-                else:
-                    self._end(item)
+        while not self._inbox.empty():  # who catches up has the lock: nobody else takes from it
+            item = self._inbox.get_nowait()
+            if isinstance(item, Request):
+                self._queue(item)
+            else:
+                self._end(item)
         self._end(seq_id for seq_id, find in [*self._requests.items()] if find() is None)
 
     def _queue(self, request: Request) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -230,7 +230,7 @@ class SequenceStep:
                 break
         if count < len(outcome.emitted):
             emitted, path = outcome.emitted[:count], outcome.path[:count]
-            outcome = replace(outcome, emitted=emitted, path=path)
+            outcome = outcome._replace(emitted=emitted, path=path)
         num_top = self.seq.params.logprobs
         if num_top is not None and outcome.logits is not None:
             rows = outcome.logits[[0, *(1 + node for node in outcome.path)]]
@@ -242,7 +242,7 @@ class SequenceStep:
         """Keep only the likeliest tokens of the rows."""
         if (logits := self.outcome.logits) is not None:
             best = tuple(logits.argmax(-1).tolist())
-            self.outcome = replace(self.outcome, logits=None, best=best)
+            self.outcome = self.outcome._replace(logits=None, best=best)
 
     def emit(self) -> Event:
         """Append the outcome to the sequence, and return the event with what is new."""

@@ -19,7 +19,6 @@ from forerun.drafters import draft_model
 from forerun.drafters.base import cascade
 from forerun.drafters.base.cascade import Cascade, united
 from forerun.drafters.base.contract import Drafter, Target
-from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.spec import DrafterSpec
 from forerun.drafters.base.union import Union
 from forerun.engine.controller import Controller
@@ -32,7 +31,7 @@ from forerun.system.device import resident_nbytes
 from tests.engine.harness import GREEDY, LOOPING, complete, drain, engine_for, plain
 from tests.tiny import tiny_model
 
-pytest.importorskip("forerun._native")
+_native = pytest.importorskip("forerun._native")
 
 MODEL = tiny_model(3, sharpness=3.0)
 SIBLING = tiny_model(3, sharpness=3.0, noise=0.15)
@@ -187,7 +186,7 @@ def test_a_partner_that_is_wrong_loses_its_say(monkeypatch: pytest.MonkeyPatch) 
     other, taus, shares = tiny_model(8, sharpness=6.0), [], []
     for learns in (True, False):
         if not learns:
-            monkeypatch.setattr(PartnerValue, "learn", lambda self, steps: None)
+            monkeypatch.setattr(_native.Trace, "teach", lambda self, tokens, partners: None)
         options = draft_model.Options(model="tiny")
         drafter = built_of(draft_model.drafter_of(other, options, TARGET), TABLES)
         engine = engine_for(MODEL, drafter)

@@ -11,7 +11,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from forerun.drafters.base.draft_head import Scores
-from forerun.drafters.base.networks.partner_value import MOST_DOUBT, PartnerValue
 
 _native = pytest.importorskip("forerun._native")
 
@@ -97,7 +96,7 @@ def test_the_share_is_what_makes_the_tokens_likeliest():
     """Of tokens drawn from a mixture, the weight with which they were drawn."""
     generator = np.random.default_rng(4)
     for drawn, begun in ((0.2, 0.9), (0.8, 0.1)):
-        worth, found = PartnerValue(begun, 1.0), []
+        worth, found = _native.PartnerValue(begun, 1.0), []
         for _ in range(600):
             before, own = generator.dirichlet([0.3] * 6, 2)
             token = generator.choice(6, p=drawn * own + (1 - drawn) * before)
@@ -108,7 +107,7 @@ def test_the_share_is_what_makes_the_tokens_likeliest():
 
 @pytest.mark.parametrize("gain", [0.3, 1.2])
 def test_a_partner_is_asked_where_its_steps_bring_what_they_cost(gain):
-    generator, worth = np.random.default_rng(4), PartnerValue(0.5, 0.7)
+    generator, worth = np.random.default_rng(4), _native.PartnerValue(0.5, 0.7)
     for _ in range(400):
         doubt = generator.uniform(0.2, 1)
         worth.learn([(0, doubt, 0.1, 0.1, 2 * (generator.random() < gain * doubt**2 / 2))])
@@ -118,9 +117,9 @@ def test_a_partner_is_asked_where_its_steps_bring_what_they_cost(gain):
 
 
 def test_one_that_brings_nothing_is_asked_where_all_others_doubt():
-    worth = PartnerValue(0.5, 1.0)
+    worth = _native.PartnerValue(0.5, 1.0)
     assert worth.doubt(0.2) == pytest.approx(0.2)
     for _ in range(2000):
         worth.learn([(0, 0.5, 0.1, 0.0, 0)])
-    assert worth.doubt(0.2) == MOST_DOUBT
+    assert worth.doubt(0.2) == _native.PartnerValue.MOST_DOUBT
     assert worth.share < 0.1

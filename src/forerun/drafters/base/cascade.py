@@ -16,11 +16,10 @@ from typing import TYPE_CHECKING
 from forerun.core.types import Draft, Outcome, Seq
 from forerun.drafters.base.contract import Drafter, DraftModelUse
 from forerun.drafters.base.networks.network import Network, grow
-from forerun.drafters.base.networks.partner_value import PartnerValue
 from forerun.drafters.base.union import Joint, Union, common_features
 
 if TYPE_CHECKING:
-    from forerun._native import Trace
+    from forerun._native import PartnerValue, Trace
 
 READ_ROWS = 64
 """Tokens of prompts that models read in a step of the target."""
@@ -32,6 +31,8 @@ class Cascade(Joint):
     """Grows one tree with networks and one drafter that has an n-gram model, or none."""
 
     def __init__(self, networks: Sequence[Network], tables: Drafter | None) -> None:
+        from forerun import _native
+
         self.networks = sorted(networks, key=lambda each: each.is_model)  # stable
         self.tables = tables
         self.parts = [*networks, *([] if tables is None else [tables])]
@@ -39,9 +40,9 @@ class Cascade(Joint):
         for part in self.parts[1:]:
             self.features = common_features(self.features, part.features)
         self.max_nodes = max(each.max_nodes for each in networks)
-        self._worths = {each: PartnerValue(each.share, each.gain) for each in networks}
-        self._said: dict[int, tuple[Trace, list[Network]]] = {}
-        """What was said of each sequence in its last draft, and by whom."""
+        self._values = {each: _native.PartnerValue(each.share, each.gain) for each in networks}
+        self._said: dict[int, tuple[Trace, list[PartnerValue]]] = {}
+        """What was said of each sequence in its last draft, and what those are worth who said it."""
         self.models = [each for each in self.networks if each.is_model]
         if self.models and len(self.parts) > len(self.models):
             self._num_unwanted = 0
@@ -57,15 +58,16 @@ class Cascade(Joint):
         asks = None if self.asking is None else self._asks(self.asking, seqs)
         doubts = []
         for network in self.networks:
-            worth = self._worths[network]
-            network.share = worth.share
+            value = self._values[network]
+            network.share = value.share
             cost = self.asking.cost if self.asking is not None and network.is_model else None
-            doubts.append(worth.doubt(network.options.min_doubt, cost))
+            doubts.append(value.doubt(network.options.min_doubt, cost))
         grown = grow(self.networks, seqs, budgets, ngrams, asks, doubts)
         if self.asking is not None:
             self.asking.num_steps = grown.num_model_steps
+        values = [self._values[partner] for partner in grown.partners]
         for seq, said in zip(seqs, grown.said):
-            self._said[seq.id] = said, grown.partners
+            self._said[seq.id] = said, values
         return grown.drafts
 
     def _asks(self, asking: DraftModelUse, seqs: Sequence[Seq]) -> list[bool]:
@@ -90,12 +92,9 @@ class Cascade(Joint):
     ) -> None:
         """Pass the outcome to all. A network also takes more of the likeliest tokens than it needs: no copies."""
         for seq, outcome in zip(seqs, outcomes, strict=True):
-            if seq.id not in self._said:
-                continue
-            said, partners = self._said.pop(seq.id)
-            steps = said.judged(outcome.emitted)
-            for i, partner in enumerate(partners):
-                self._worths[partner].learn([step for step in steps if step[0] == i])
+            if (said := self._said.pop(seq.id, None)) is not None:
+                trace, values = said
+                trace.teach(outcome.emitted, values)
         for part in self.parts:
             part.observe(seqs, drafts, outcomes)
 

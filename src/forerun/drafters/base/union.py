@@ -10,7 +10,6 @@ beside them, as many as the budget leaves.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 
 from forerun.core import tree
 from forerun.core.errors import ConfigError
@@ -113,4 +112,4 @@ def seen_by(part: Drafter, outcome: Outcome) -> Outcome:
     k = part.features.top_k
     if outcome.top is None or k == outcome.top.ids.shape[1]:
         return outcome
-    return replace(outcome, top=outcome.top.part(range(len(outcome.top.ids)), k) if k else None)
+    return outcome._replace(top=outcome.top.part(range(len(outcome.top.ids)), k) if k else None)

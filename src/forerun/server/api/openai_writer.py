@@ -152,7 +152,7 @@ class OpenAIWriter(Writer):
         if reason is not None:
             choice["stop_reason"] = run.stops.stop_reason
         if with_pieces:
-            choice["pieces"] = [asdict(piece) for piece in event.pieces]
+            choice["pieces"] = [piece._asdict() for piece in event.pieces]
         if self.with_ids:
             choice["token_ids"] = event.token_ids
             if is_first:
