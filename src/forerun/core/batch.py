@@ -22,13 +22,13 @@ from numpy.typing import NDArray
 from forerun.core import tree
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Segment:
     """Rows `first` to `stop` of one sequence's tree above `base` committed cache rows of cache slot `slot`.
 
     `parents` (one a token, -1 = the committed prefix) is None for a chain. The first `certain` rows are a chain
     that will be committed whatever the model says of them, as a prompt's are: a recurrent state may run ahead to
-    them before they are (`KVCache.advance`).
+    them before they are (`KVCache.advance`). It is not frozen, as each pass makes one a sequence: that takes long.
     """
 
     slot: int
@@ -41,9 +41,9 @@ class Segment:
 
     def __post_init__(self) -> None:
         if self.stop < 0:
-            object.__setattr__(self, "stop", len(self.tokens))
+            self.stop = len(self.tokens)
         if self.parents is not None and all(map(eq, self.parents, count(-1))):
-            object.__setattr__(self, "parents", None)
+            self.parents = None
 
     @property
     def num_rows(self) -> int:
