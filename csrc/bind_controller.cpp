@@ -2,6 +2,7 @@
 // and the best cut.
 
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/map.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/vector.h>
@@ -15,6 +16,7 @@
 #include <utility>
 #include <vector>
 
+#include "cost_curve.h"
 #include "drafters/decayed_means.h"
 
 namespace nb = nanobind;
@@ -97,8 +99,8 @@ class AcceptanceRates {
 
 // How many nodes of each draft to verify, and what a row of them costs in tokens. Nodes are taken as their paths' chances
 // fall, each after those before it; a pass of n rows costs price * (passes[n] + row_cost * n).
-std::pair<std::vector<int>, double> best_cut(const std::vector<Values>& paths, const Values& passes,
-                                             std::size_t num_seqs, double row_cost, double price) {
+std::pair<std::vector<int>, double> best_cut(const std::vector<Values>& paths, const CostCurve& passes, int num_seqs,
+                                             double row_cost, double price) {
     struct Node {
         double least, chance;
         std::size_t draft;
@@ -113,8 +115,8 @@ std::pair<std::vector<int>, double> best_cut(const std::vector<Values>& paths, c
     }
     std::stable_sort(nodes.begin(), nodes.end(), [](const Node& a, const Node& b) { return a.least > b.least; });
     const auto cost = [&](std::size_t num_nodes) {
-        const std::size_t rows = num_seqs + num_nodes;
-        return price * (passes.at(rows) + row_cost * static_cast<double>(rows));
+        const int rows = num_seqs + static_cast<int>(num_nodes);
+        return price * (passes.at(rows) + row_cost * rows);
     };
     BestPrefix found(cost(0));
     for (std::size_t k = 0; k < nodes.size(); ++k) found.add(nodes[k].chance, cost(k + 1));
@@ -147,14 +149,22 @@ void bind_controller(nb::module_& m) {
             "priors"_a, "weight"_a, "Return the first means, where each prior counts as `weight` cases.")
         .def(
             "best_prefix",
-            [](const DecayedMeans& self, const Values& priors, double weight, const Values& costs) {
+            [](const DecayedMeans& self, const Values& priors, double weight, const CostCurve& costs, double price) {
                 BestPrefix found(0.0);
                 for (std::size_t i = 0; i < priors.size(); ++i)
-                    found.add(self.given(i, priors[i], weight), costs.at(i));
+                    found.add(self.given(i, priors[i], weight), price * costs.at(static_cast<int>(i) + 1));
                 return std::pair(found.best, found.net);
             },
-            "priors"_a, "weight"_a, "costs"_a,
-            "Return how many means, added up, bring most less the cost of so many, `costs[k - 1]`; and how much.");
+            "priors"_a, "weight"_a, "costs"_a, "price"_a,
+            "Return how many means, added up, bring most less the cost of so many; and how much.");
+
+    nb::class_<CostCurve>(m, "CostCurve", "What a step costs by its size: a table, whose place measurements take.")
+        .def(nb::init<std::map<int, double>>(), "points"_a = std::map<int, double>{})
+        .def_prop_ro("points", &CostCurve::points)
+        .def("record", &CostCurve::record, "size"_a, "cost"_a, "Learn one measured cost of a size.")
+        .def("predict", &CostCurve::predict, "size"_a, "Return the cost of a size; 0 if nothing at all is known.")
+        .def("v", &CostCurve::v, "rows"_a, "Return the cost of so many rows over that of one.")
+        .def("knows", &CostCurve::knows, "size"_a, "Return whether it was measured, and the last measurements agree.");
 
     nb::class_<AcceptanceRates>(m, "AcceptanceRates", "How often nodes are accepted whose parents are.")
         .def(nb::init<>())

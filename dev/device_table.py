@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from dev.row_prices import MACHINES
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from forerun.lab.output import markdown_table
 
 TILE = 16

@@ -12,7 +12,7 @@ from itertools import chain
 from typing import NamedTuple
 
 from forerun import LLM
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.sequence import SequenceStep

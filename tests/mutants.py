@@ -89,8 +89,6 @@ MUTANTS: dict[str, Callable[[], None]] = {
 
 CONSTANTS = {
     "forerun.core.costs": {
-        "TABLE_SPREAD": (1e3,),
-        "OUTLIER": (1e9,),
         "DECAY": (0.5,),
         "PRIOR_WEIGHT": (0.01, 1e6),
     },

@@ -55,7 +55,6 @@ class PartnerValue {
     }
 
   private:
-    static constexpr double kPriorWeight = 4.0;   // cases that what is said beforehand weighs as much as
     static constexpr double kFirstSquares = 8.0;  // the squares of doubts that `gain` weighs as much as
     // What a draft counts for after the next one: a step seldom brings a token, so many tell what steps bring.
     static constexpr double kMemory = 0.995;

@@ -16,10 +16,10 @@ from pathlib import Path
 
 import numpy as np
 
+from forerun._native import CostCurve
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch
 from forerun.core.config import EngineConfig
-from forerun.core.costs import CostCurve
 from forerun.core.params import SamplingParams
 from forerun.core.types import Draft, Seq, TopK
 from forerun.drafters.base.cascade import united

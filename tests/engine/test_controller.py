@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from forerun.core.types import Draft, Seq
 from forerun.engine.controller import Adaptive, Controller, Fixed
 from forerun.engine.model_price import EXPLORATION

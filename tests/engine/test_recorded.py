@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from forerun.engine.controller import Fixed
 from tests.engine.recorded import Answer, World, batches, replay, speedups
 

@@ -16,7 +16,7 @@ from statistics import fmean
 
 import pytest
 
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from tests.engine.recorded import AVX2, AVX512, Answer, World, batches, read, replay
 
 FIXTURES = Path(__file__).parent / "fixtures"

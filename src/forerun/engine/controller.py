@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from statistics import median_low
 from typing import Protocol
 
-from forerun.core.costs import DECAY, PRIOR_WEIGHT, CostCurve
+from forerun.core.costs import DECAY, PRIOR_WEIGHT
 from forerun.engine.model_price import EXPLORATION, RESERVE, DraftValues, ModelPrice, Reserve
 from forerun.engine.sequence import SequenceStep
 
@@ -108,7 +108,10 @@ class Adaptive(Controller):
 
         self.longest = longest
         self._cost_above, self._row_cost = row_cost, 0.0
-        self.pass_cost, self.draft_cost = CostCurve(pass_cost or FIRST_COSTS), CostCurve()
+        self.pass_cost, self.draft_cost = (
+            _native.CostCurve(pass_cost or FIRST_COSTS),
+            _native.CostCurve(),
+        )
         self.draft_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._unit_s = 0.0
         """Seconds of a plain pass at the machine's present speed; 0 before it is known."""
@@ -162,8 +165,8 @@ class Adaptive(Controller):
             rates[step.asks_models].paths(step.draft.parents, step.draft.confidence)
             for step in steps
         ]
-        passes = self.pass_cost.costs(self._num + sum(map(len, paths)) + 1)
-        kept, row = self._best_cut(paths, passes, self._num, self._row_cost, self._price)
+        cost = self._num, self._row_cost, self._price
+        kept, row = self._best_cut(paths, self.pass_cost, *cost)
         longest = max(1, *self._most, *map(len, paths))
         for step, path, length in zip(steps, paths, kept, strict=True):
             if length < len(path):
@@ -207,7 +210,7 @@ class Adaptive(Controller):
 
     def _pass(self, num_rows: int) -> float:
         """Return what a pass of so many rows costs above the present context."""
-        return self.pass_cost.costs(num_rows + 1)[num_rows] + self._row_cost * num_rows
+        return self.pass_cost.predict(num_rows) + self._row_cost * num_rows
 
     def _with_models(self, step: SequenceStep, own: DraftValues, without: tuple[int, float]) -> int:
         """Let models take part where that adds more; return how many nodes to ask for."""
@@ -232,8 +235,8 @@ class Adaptive(Controller):
         values = general[0].given(self._first_values[:most], PRIOR_WEIGHT)
         if mode:
             values = general[1].given(values, 1.0)  # a few drafts have to tell
-        costs = [self._price * cost for cost in self.draft_cost.costs(most + 1)[1 : most + 1]]
-        found = [own.by_mode[mode].best_prefix(values, PRIOR_WEIGHT, costs) for own in owns]
+        cost = self.draft_cost, self._price
+        found = [own.by_mode[mode].best_prefix(values, PRIOR_WEIGHT, *cost) for own in owns]
         return [(k if k < most else self.longest, net) for k, net in found]
 
     def _trial(self, planned: list[int]) -> list[int]:
@@ -279,7 +282,7 @@ class Adaptive(Controller):
         if num_read:
             if is_plain and not units:
                 self._unit_s = min(found_s, self._unit_s or found_s)
-        elif num_rows in self.pass_cost.known or (is_plain and len(units) < PLAIN_FIRST):
+        elif self.pass_cost.knows(num_rows) or (is_plain and len(units) < PLAIN_FIRST):
             units.append(found_s)
         if units:
             self._unit_s = median_low(units)

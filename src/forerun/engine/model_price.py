@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from forerun.core.costs import PRIOR_WEIGHT, CostCurve
+from forerun.core.costs import PRIOR_WEIGHT
 from forerun.core.types import Seq
 
 EXPLORATION = 0.004
@@ -63,7 +63,7 @@ class ModelPrice:
 
     def __init__(self, step_cost: float, reserve: Reserve) -> None:
         """Begin with what a step costs by its bytes."""
-        from forerun._native import DecayedMeans
+        from forerun._native import CostCurve, DecayedMeans
 
         self._step_cost = CostCurve({1: step_cost})
         self._read_cost = CostCurve({1: step_cost * FIRST_READ})

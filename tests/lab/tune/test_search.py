@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from forerun._native import CostCurve
 from forerun.core import options as spelling
 from forerun.core import registry
-from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.drafters.base.contract import Target
 from forerun.drafters.base.find import method_of

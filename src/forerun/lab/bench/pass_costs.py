@@ -9,7 +9,7 @@ import json
 from dataclasses import dataclass
 from pathlib import Path
 
-from forerun.core.costs import CostCurve
+from forerun._native import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.lab.bench.measurement import Provenance
 

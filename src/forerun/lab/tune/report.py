@@ -10,8 +10,8 @@ from statistics import fmean, median
 
 import click
 
+from forerun._native import CostCurve
 from forerun.cli import console, tables
-from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafters.base.parse import split_list

@@ -9,8 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from forerun._native import CostCurve
 from forerun.cli import console
-from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError, ForerunError
 from forerun.core.types import TaskPrompt
 from forerun.lab.bench import summary, workload

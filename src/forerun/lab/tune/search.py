@@ -21,9 +21,9 @@ from dataclasses import MISSING, dataclass, field, fields, replace
 from statistics import median
 from typing import TYPE_CHECKING, TypeVar
 
+from forerun._native import CostCurve
 from forerun.cli import tables
 from forerun.core import options, registry
-from forerun.core.costs import CostCurve
 from forerun.core.errors import ConfigError
 from forerun.core.params import SamplingParams
 from forerun.drafters.base.contract import FIXED_SIZE
