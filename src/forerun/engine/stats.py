@@ -39,10 +39,12 @@ class SpecStats:
         self.drafts += 1
         self.drafted += num_nodes
         self.accepted += len(outcome.path)
-        drafted, accepted = self.drafted_by_depth, self.accepted_by_depth
-        for counts, depth in ((drafted, num_levels), (accepted, len(outcome.path))):
-            counts += [0] * (depth - len(counts))
-            counts[:depth] = [count + 1 for count in counts[:depth]]
+        depths = (self.drafted_by_depth, num_levels), (self.accepted_by_depth, len(outcome.path))
+        for counts, depth in depths:
+            if len(counts) < depth:
+                counts += [0] * (depth - len(counts))
+            for i in range(depth):
+                counts[i] += 1
 
     def add(self, other: SpecStats) -> None:
         """Add the counts of another."""
