@@ -10,7 +10,6 @@ import re
 import sys
 import traceback
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -36,7 +35,7 @@ def accepting_everything(
     while below := children.get(path[-1] if path else -1):
         path.append(below[0])
     emitted = (*(draft.tokens[node] for node in path), honest.emitted[-1])
-    return replace(honest, path=tuple(path), emitted=emitted)
+    return honest._replace(path=tuple(path), emitted=emitted)
 
 
 def favouring_drafts(
