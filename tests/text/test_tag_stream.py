@@ -55,6 +55,7 @@ def test_a_call_is_the_same_in_all_pieces(values, data) -> None:
 @example('""', 1)
 @example('"a text as JSON"', 1)
 @example('  "and blanks"', 3)
+@example("<![CDATA[]]>", 1)
 @given(VALUES, st.integers(1, 9))
 def test_what_was_handed_on_of_a_call_that_ends_early_is_a_beginning(value, size) -> None:
     text = body([("path", "a.py"), ("text", value)])

@@ -111,7 +111,7 @@ class TagStream:
         begun = ""
         if self._done == self._start:
             head = body[self._start : end].lstrip()
-            if not head:
+            if _RAW.startswith(head):  # too little to tell
                 return None
             if head.startswith((_RAW, '"')):  # or a text as JSON, which is told at its end
                 self._is_text = False
