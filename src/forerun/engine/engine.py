@@ -144,7 +144,7 @@ class Engine:
         self._verify(ready, hidden)
         for step in ready:  # the other scratch rows may be overwritten
             n = len(step.tokens)
-            kept = [*range(n), *(n + node for node in step.outcome.path)]
+            kept = [*range(n), *[n + node for node in step.outcome.path]]
             self.cache.keep(step.seq.slot, kept)
             if self.watch is not None:
                 self.watch(step.seq, step.base, hidden.last[step.rows.start :][kept])

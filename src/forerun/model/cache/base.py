@@ -197,14 +197,14 @@ class KVCache(ABC):
         Raises CapacityError for rows that do not exist.
         """
         base = self._lengths[slot]
-        if any(map(le, path, (-1, *path))):
+        in_place = sum(map(eq, path, count()))  # if they ascend
+        if in_place < len(path) and any(map(le, path, (-1, *path))):
             raise ValueError(f"a path must ascend from 0, got {list(path)}")
         if path and not self.reserve(slot, path[-1] + 1):
             raise CapacityError(
                 f"cache row {base + path[-1]} of slot {slot} does not exist: "
                 f"it has {self.max_len} rows"
             )
-        in_place = sum(map(eq, path, count()))  # they ascend
         if in_place < len(path):
             self._move(slot, [base + row for row in path[in_place:]], base + in_place)
         length = self._lengths[slot] = base + len(path)
