@@ -84,23 +84,31 @@ class Graph:
         self.rows = on_device(self.record[: self.sizes], self.shapes, cache.max_len)
         self.replay: Callable[[], object] | None = None
         self.states: Tensor = self.given
+        self._read = torch.cuda.Event() if device.type == "cuda" else None
+        """When the device has read the record: the next pass may come before it has."""
 
     def fits(self, numbers: Mapping[str, np.ndarray]) -> bool:
         """Return whether a pass has no longer paths or tables than the record has room for."""
         return all(numbers[name].shape[1] <= self.shapes[name][1] for name in ("paths", "tables"))
 
-    def run(self, numbers: Mapping[str, np.ndarray], given: Floats) -> Floats:
-        """Compute rows whose inputs are given (n, D), n at most R; return their states (1 + layers, n, D)."""
+    def run(self, numbers: Mapping[str, np.ndarray], given: Floats) -> Tensor:
+        """Compute rows whose inputs are given (n, D), n at most R; return their states (1 + layers, n, D).
+
+        The next pass overwrites them.
+        """
+        if self._read is not None:
+            self._read.synchronize()
         self._write(numbers, given)
         self.record.copy_(self.host, non_blocking=True)
+        if self._read is not None:
+            self._read.record()
         if self.replay is None:
             # This first launch compiles, makes buffers, and is the pass itself.
             self.states = self._launch()
             self.replay = self._captured()
         else:
             self.replay()
-        found: Floats = self.states[:, : len(given)].cpu().numpy()
-        return found
+        return self.states[:, : len(given)]
 
     def _launch(self) -> Tensor:
         return self.decoder.launch(
@@ -145,8 +153,11 @@ class Graphs:
 
     def run(
         self, batch: Batch, given: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
-    ) -> Floats | None:
-        """Return the states of rows, their inputs given (n, D), by a graph; None if there is none for such a pass."""
+    ) -> Tensor | None:
+        """Return the states of rows, their inputs given (n, D), by a graph; None if there is none for such a pass.
+
+        The next pass overwrites them.
+        """
         rows = next((each for each in ROWS if batch.num_rows <= each), None)
         if rows is None:
             return None

@@ -23,6 +23,7 @@ from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.host import to_host
 from forerun.gpu.layers import Buffers, Norm, put_activation, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Rows
 from forerun.model.backends.native import NativeDecoder
@@ -147,7 +148,7 @@ class GpuNetwork:
             for here in self._alike(rows[:, 4]):
                 steps = Steps(*rows[here].T)
                 x = self.cell(steps)
-                logits[here] = self.logits(x, steps).cpu().numpy()
+                logits[here] = to_host(self.logits(x, steps))
         return logits, None
 
     def cell(self, steps: Steps) -> Tensor:

@@ -16,6 +16,7 @@ from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.host import to_host
 from forerun.gpu.layers import Buffers, Norm, put_norm
 from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import MAX_STEPS, Steps
@@ -83,7 +84,7 @@ class GpuEagle(GpuLayeredNetwork):
 
     def keep_last(self, slot: int, g: Tensor) -> None:
         """Note the g (D,) of the last row of a slot."""
-        self._roots[slot] = g.cpu().numpy().copy()  # g is in a buffer
+        self._roots[slot] = to_host(g).copy()  # g is in a buffer
 
     def read_by_keys(self, g: Tensor, tokens: Ids) -> Tensor:
         """Return what k and v read (ROWS, 2 D) of rows of g (R, D) and the tokens after them (R,)."""
@@ -114,4 +115,4 @@ class GpuEagle(GpuLayeredNetwork):
             steps.sequences.tolist(), hidden.aux[0], hidden.last, strict=True
         ):
             self._states[sequence].append(kept[self._feeds_back_norm])
-        return self.layers.to_device(hidden.last)
+        return hidden.states[0]
