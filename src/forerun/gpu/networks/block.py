@@ -123,7 +123,7 @@ class GpuBlock(GpuLayeredNetwork):
         found = self.layers.forward(Batch(tuple(segments)), self.cache, inputs=given)
         states = found.states[0].view(len(slots), size, -1)[:, first : first + num_read]
         for sequence, each in zip(sequences, states, strict=True):
-            self._blocks[sequence] = each, self.logits(each, steps).clone()
+            self._blocks[sequence] = each, self.logits(each).clone()
 
     def _add_markov(self, before: Floats, logits: Tensor) -> None:
         """Add what tokens, as rows (R, r), say of the next to logits (R, V')."""

@@ -98,8 +98,8 @@ class GpuEagle(GpuLayeredNetwork):
         self._above, self._states = [[] for _ in num_steps], [[] for _ in num_steps]
         return super().begin_draft(num_steps, rows, states)
 
-    def cell(self, steps: Steps) -> Tensor:
-        """Compute a row of each sequence that takes part (R, D): its last prefilled one at first, then guessed ones."""
+    def says(self, steps: Steps) -> Tensor:
+        """Compute what follows a row of each sequence that takes part (R, V'): its last prefilled one, then guesses."""
         segments, states = [], []
         for sequence, above in zip(steps.sequences.tolist(), steps.above.tolist(), strict=True):
             slot, parents = self.slots[sequence], self._above[sequence]
@@ -113,7 +113,7 @@ class GpuEagle(GpuLayeredNetwork):
         hidden = self.layers.forward(Batch(tuple(segments)), self.cache, (0,), given)
         for row, sequence in enumerate(steps.sequences.tolist()):
             self._states[sequence].append((hidden, row))
-        return hidden.states[0]
+        return self.logits(hidden.states[0])
 
     def _g(self, sequence: int, step: int) -> Floats:
         """Return the g (D,) of what follows a step; it comes to the host behind that step's logits."""
