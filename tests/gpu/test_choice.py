@@ -60,7 +60,7 @@ def has_the_scores(room: ModuleType) -> bool:
     """Whether the eight largest scores of rows have the CPU's bits."""
     logits, noises = rows(6, "usual"), [(Noise(seed).key(9), 1 / 0.7) for seed in range(6)]
     record = torch.empty(6, 8, 2, dtype=torch.int32, device=DEVICE)
-    words = room._words(noises).to(DEVICE)
+    words = torch.from_numpy(room._words(noises)).to(DEVICE)
     room._largest(torch.from_numpy(logits).to(DEVICE), 8, record, 0, words)
     scores, noise = logits * np.float32(1 / 0.7), np.empty(V, np.float32)
     for row, (key, _) in zip(scores, noises, strict=True):

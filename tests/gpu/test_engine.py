@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from forerun.core.params import SamplingParams
+from forerun.engine import prefill
 from forerun.engine.stats import SpecStats
 from forerun.gpu import devices, load
 from forerun.gpu.decoder import GpuDecoder
@@ -67,39 +69,70 @@ def test_drafting_on_a_card_answers_as_the_cpu_alone_does(card, tiny_gguf: Path)
     assert 0 < stats.accepted < stats.drafted
 
 
-def crossed(monkeypatch: pytest.MonkeyPatch, vocab_size: int) -> tuple[list[int], list[int]]:
-    """Bytes of tokens, and numbers of logits, that come from the device from now on."""
-    tokens, logits, cpu = [], [], torch.Tensor.cpu
+def crossed(monkeypatch: pytest.MonkeyPatch) -> list[list[tuple[int, ...]]]:
+    """By pass from now on: shapes of what comes from the device, and of what is read of it otherwise."""
+    found, forward = [], GpuDecoder.forward
 
-    def noted(self, *given, **named):
-        if self.ndim == 3 and self.dtype == torch.int32:
-            tokens.append(self.numel() * 4 // len(self))
-        if self.shape[-1] == vocab_size:
-            logits.append(self.numel())
-        return cpu(self, *given, **named)
+    def begun(*given, **named):
+        found.append([])
+        return forward(*given, **named)
 
-    monkeypatch.setattr(torch.Tensor, "cpu", noted)
-    return tokens, logits
+    def noted(name: str):
+        call = getattr(torch.Tensor, name)
+
+        def copied(self, *given, **named):
+            if sys._getframe(1).f_globals["__name__"].startswith("forerun.gpu"):
+                found[-1].append(tuple(self.shape))
+            return call(self, *given, **named)
+
+        return copied
+
+    monkeypatch.setattr(GpuDecoder, "forward", begun)
+    for name in ("cpu", "item", "tolist", "__bool__", "__int__", "__float__"):
+        monkeypatch.setattr(torch.Tensor, name, noted(name))
+    return found
 
 
 @pytest.mark.parametrize(
-    ("params", "drafter", "row_nbytes"),
+    ("params", "drafter", "num_chosen"),
     [
-        (PARAMS[:1] * 2, "lookahead", 8),
-        (PARAMS, "lookahead", 16),
-        (PARAMS[1:] * 2, "recycling:num_draft=3,min_chance=0.01", 64),
+        (PARAMS[:1] * 2, "lookahead", 1),
+        (PARAMS, "lookahead", 2),
+        (PARAMS[1:] * 2, "recycling:num_draft=3,min_chance=0.01", 8),
     ],
     ids=["greedy", "both", "sampled"],
 )
-def test_tokens_leave_the_device_and_no_logits(
-    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, params, drafter: str, row_nbytes: int
+def test_a_step_waits_once_and_then_for_tokens_alone(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch, params, drafter: str, num_chosen: int
 ) -> None:
     """Of a row 8 bytes for the likeliest token and the drawn one; recycling reads six and the normaliser besides."""
     expected = answers(tiny_gguf, params, drafter="none")[0]
-    tokens, logits = crossed(monkeypatch, LLM(str(tiny_gguf), **SIZES).model.config.vocab_size)
-    assert answers(tiny_gguf, params, device="cuda", drafter=drafter)[0] == expected
-    assert {*tokens} == {row_nbytes}
-    assert not logits
+    found = crossed(monkeypatch)
+    drafted, stats = answers(tiny_gguf, params, device="cuda", drafter=drafter)
+    assert drafted == expected
+    assert stats.drafted or "recycling" in drafter
+    assert all(len(step) == 1 for step in found)
+    assert {(*of_a_row,) for ((_, *of_a_row),) in found} == {(num_chosen, 2)}
+
+
+def test_states_that_a_drafter_asks_for_come_behind_the_tokens(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drafter = "medusa:model=untrained,num_draft=3,min_chance=0"
+    found = crossed(monkeypatch)
+    assert answers(tiny_gguf, PARAMS[:1] * 2, device="cuda", drafter=drafter)[1].drafted
+    for tokens, states, *_ in found:
+        assert tokens[1:] == (1, 2)
+        assert (states[0], len(states)) == (1, 3)
+
+
+def test_a_part_of_a_prompt_without_tokens_waits_for_one_number(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prefill.PrefillPace, "budget", lambda *given, **named: 2)
+    llm, found = LLM(str(tiny_gguf), device="cuda", drafter="none", **SIZES), crossed(monkeypatch)
+    llm.generate([{"prompt_token_ids": [1, 2, 3, 4, 5]}], PARAMS[0])
+    assert found[:3] == [[(1, 1)], [(1, 1)], [(1, 1, 2)]]
 
 
 @pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"logprobs": 1}, {"presence_penalty": 0.5}])
@@ -108,9 +141,10 @@ def test_logits_leave_the_device_for_who_reads_them(
 ) -> None:
     params = [PARAMS[0], replace(PARAMS[1], max_tokens=2, **asked)]
     expected = answers(tiny_gguf, params, drafter="none")[0]
-    _, logits = crossed(monkeypatch, LLM(str(tiny_gguf), **SIZES).model.config.vocab_size)
+    vocab_size = LLM(str(tiny_gguf), **SIZES).model.config.vocab_size
+    found = crossed(monkeypatch)
     assert answers(tiny_gguf, params, device="cuda", drafter="none")[0] == expected
-    assert logits
+    assert any(shape[-1] == vocab_size for step in found for shape in step)
 
 
 @pytest.mark.parametrize(

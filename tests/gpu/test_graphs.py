@@ -8,10 +8,12 @@ import pytest
 import torch
 
 from forerun.core.batch import Batch, Segment
+from forerun.gpu import decoder
 from forerun.gpu import load as room
 from forerun.gpu.graphs import Graphs, run_starts_upto
 from forerun.gpu.passes import run_starts
-from tests.gpu.oracle import Both
+from forerun.model.model import Hidden
+from tests.gpu.oracle import Both, same
 from tests.native.models import EXPERTS, GATED, random_weights, text
 
 TREE = (-1, 0, 0, 1, 3)
@@ -93,6 +95,25 @@ def test_one_copy_brings_a_pass_to_the_device(monkeypatch: pytest.MonkeyPatch) -
     models.gpu.forward(Batch((Segment(0, 0, text(4)),)), cache)
     (graph,) = models.gpu.graphs._found[cache].values()
     assert copies == [graph.record.data_ptr()]
+
+
+def test_states_are_kept_when_others_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a graph, of a pass launched by itself, and of one in parts; read late, they are what they were."""
+    models = model()
+    cache = models.gpu.new_cache(1, 512, "int8")
+    monkeypatch.setattr(decoder, "ROWS", 33)
+
+    def states(tokens: tuple[int, ...]) -> Hidden:
+        return models.gpu.forward(Batch((Segment(0, 0, tokens),)), cache, (0,))
+
+    sizes = (3, 33, 40)
+    old = [states(text(size)) for size in sizes]
+    for size in sizes:
+        states(text(size, 7))
+    native = models.native.new_cache(1, 512, "int8")
+    for size, found in zip(sizes, old, strict=True):
+        expected = models.native.forward(Batch((Segment(0, 0, text(size)),)), native, (0,))
+        assert all(map(same, (found.last, *found.aux), (expected.last, *expected.aux)))
 
 
 def test_larger_passes_and_longer_paths_are_launched_by_themselves() -> None:

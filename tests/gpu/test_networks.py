@@ -51,6 +51,31 @@ def test_trees_are_those_of_the_cpu(device: GpuDecoder, name: str, bits: int) ->
     assert "host_decoder" not in vars(device)  # the host has no copy of the embedding and the head
 
 
+@pytest.mark.parametrize("name", STATES)
+def test_graphs_of_steps_draft_the_same_over_buffers_that_stay(
+    device: GpuDecoder, name: str
+) -> None:
+    """Of one sequence, and of three, for which new ones are made; then of one and of three with the same ones."""
+    ours, theirs = (NETWORKS[name].native(model, 4) for model in (device, target("q8_0")))
+    network, expected = ours.native, trees(theirs)
+
+    def places() -> dict[str, int]:
+        return {key: each.data_ptr() for key, each in network.buffers.kept.items()}
+
+    network.graphs = {}
+    assert trees(ours, [1], NOISES[1:2]) == expected[1:2]
+    first = [*network.graphs.values()]
+    assert trees(ours) == expected
+    assert not any(old is new for old in first for new in network.graphs.values())
+    network.graphs.clear()
+    network.buffers.kept.clear()
+    assert trees(ours, [1], NOISES[1:2]) == expected[1:2]
+    before = places()
+    assert trees(ours) == expected
+    assert places() == before
+    assert {rows for rows, *_ in network.graphs} >= {1, 4}
+
+
 def test_mapped_embeddings_are_rounded_as_the_cpu_keeps_them(device: GpuDecoder) -> None:
     network = NETWORKS["recurrent, lstm"].native(device, 8)
     rounded = trees(network)

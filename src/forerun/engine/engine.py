@@ -139,7 +139,7 @@ class Engine:
         ready, hidden = self._forward(self.scheduler.fit(healthy, self.preempt))
         if not ready:
             return self._end_failed(steps)
-        num_rows = len(hidden.last)
+        num_rows = ready[-1].rows.stop
         num_read = sum(len(step.tokens) for step in ready if not step.state.has_begun)
         self._verify(ready, hidden)
         for step in ready:  # the other scratch rows may be overwritten
@@ -256,10 +256,7 @@ class Engine:
         If logits are needed, it takes as many sequences at a time as the logits buffer has rows for.
         """
         self.timers.num_passes += 1
-        wanted = [*hidden.aux, *([hidden.last] if self.proposer.drafter.features.last else [])]
-        features = None  # what the drafter asked to see
-        if wanted:
-            features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
+        asked, features = self.proposer.drafter.features, None
         writes = not all(step.state.needs_only_argmax for step in steps)
         draws = writes and self._draws is not None and all(s.needs_only_tokens for s in steps)
         writes = writes and not draws
@@ -267,11 +264,14 @@ class Engine:
         for group in _groups(steps, self._logit_rows) if writes else [steps]:
             for step in verified:
                 step.drop_logits()  # their memory is used again
-            states = hidden.last
-            if sum([len(step.logit_rows) for step in group]) < len(states):
-                states = states[[row for step in group for row in step.logit_rows]]
+            rows = [row for step in group for row in step.logit_rows]
             noises = [each for step in group for each in step.noises()] if draws else []
-            logits, best, top = self._head(states, writes, noises)
+            logits, best, top = self._head(hidden, rows, writes, noises)
+            if features is None and (
+                asked.last or asked.layers
+            ):  # behind the head: a device has been waited for
+                wanted = [*hidden.aux, hidden.last] if asked.last else hidden.aux
+                features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
             first = 0
             for step in group:
                 own = range(first, first + len(step.logit_rows))
@@ -286,11 +286,11 @@ class Engine:
             verified += group
 
     def _head(
-        self, rows: Floats, writes: bool, noises: Noises
+        self, hidden: Hidden, rows: Sequence[int], writes: bool, noises: Noises
     ) -> tuple[Floats | Best, Best | None, TopK | None]:
-        """Return the logits of rows (M, D), or tokens, with the likeliest if they are drawn, and what drafters ask for.
+        """Return the logits of rows (M,), or tokens, with the likeliest if they are drawn, and what drafters ask for.
 
-        All come out of one read of the weights. The next call overwrites the logits.
+        All come out of one read of the weights. The next call overwrites the logits. A device is waited for here.
         """
         vocab_size = self.model.config.vocab_size
         k = min(self.proposer.drafter.features.top_k, vocab_size)
@@ -298,10 +298,15 @@ class Engine:
             self._logits = None  # freed before the larger one is there
             self._logits = np.empty((len(rows), vocab_size), np.float32)
         logits = self._logits[: len(rows)] if writes and self._logits is not None else None
-        if noises and self._draws is not None:
-            top, drawn = self._draws.topk_and_draw(rows, max(k, 1), noises, log_normaliser=k > 0)
+        if self._draws is not None:
+            top, drawn = self._draws.topk_and_draw(
+                hidden, rows, max(k, 1), noises, log_normaliser=k > 0, logits=logits
+            )
         else:
-            top = self.model.topk(rows, max(k, 1), log_normaliser=k > 0, logits=logits)
+            states = hidden.last
+            if len(rows) < len(states):
+                states = states[rows]
+            top = self.model.topk(states, max(k, 1), log_normaliser=k > 0, logits=logits)
         shown = top if k else None
         if logits is not None:
             return logits, None, shown
@@ -326,7 +331,7 @@ class Engine:
         seen = None if features is None else features[rows]
         if not state.has_begun:
             last_row = self.proposer.drafter.features.last_row
-            state.read_prompt(step.base, hidden.last[rows], seen, self.model, last_row=last_row)
+            state.read_prompt(step.base, hidden, rows, seen, self.model, last_row=last_row)
         if not step.logit_rows:
             return
         pipeline = state.pipeline

@@ -26,7 +26,7 @@ from forerun.decoding.processors import LogitsPipeline, logprobs
 from forerun.decoding.stops import StopChecker
 from forerun.drafters.base.predicted import PredictedText
 from forerun.engine.stats import SpecStats
-from forerun.model.model import Model
+from forerun.model.model import Hidden, Model
 
 SLOW_MASKS_S = 0.01
 """Masks of a step that take as long keep others waiting: there are none for the rows of a draft, and then a rest."""
@@ -129,13 +129,14 @@ class SequenceState:
     def read_prompt(
         self,
         base: int,
-        states: Floats,
+        hidden: Hidden,
+        rows: slice,
         features: Floats | None,
         model: Model,
         *,
         last_row: bool,
     ) -> None:
-        """Keep what is wanted of the states (R, D) of prompt tokens from position `base` on.
+        """Keep what is wanted of the states of prompt tokens from position `base` on, some rows of a pass.
 
         `features` (R, F) are what the drafter asked to see: with `last_row` of the last token alone.
         """
@@ -144,9 +145,9 @@ class SequenceState:
         elif features is not None:
             self.prompt_features.append(features)
         if self.seq.params.prompt_logprobs is not None:
-            self._score_prompt(base, states, model)
+            self._score_prompt(base, hidden.last[rows], model)
         if self.seq.params.pooling is not None:
-            self._pool(base, states)
+            self._pool(base, hidden.last[rows])
 
 
 @dataclass(slots=True)

@@ -8,11 +8,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from forerun.core.config import Precision
 from forerun.core.errors import CapacityError, ConfigError
+from forerun.gpu.host import to_device
 from forerun.model.cache.base import KVCache
 from forerun.model.cache.blocks import BLOCK_ROWS
 from forerun.model.config import ModelConfig
@@ -110,7 +112,7 @@ class GpuCache(KVCache):
         """Return the blocks and rows in them (n,) of a slot's rows."""
         table = self._tables[slot]
         places = [(table[row // BLOCK_ROWS], row % BLOCK_ROWS) for row in rows]
-        blocks, inside = torch.tensor(places, device=self._device).unbind(1)
+        blocks, inside = to_device(np.array(places), self._device).unbind(1)
         return blocks, inside
 
     def _move(self, slot: int, rows: Sequence[int], start: int) -> None:

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from forerun.core.arrays import Floats, Ids
 from forerun.core.types import TopK
+from forerun.gpu.host import to_device, to_host
 from forerun.gpu.layers import cap_factors
 from forerun.gpu.numbers import LAUNCH
 from forerun.gpu.scores import add_totals, choose, choose_of_blocks, finish_logits
@@ -55,8 +56,8 @@ def top_k(
         given = record[:, on_device:], blocks, on_device, 2 * columns
         add_totals[(num,)](largest, totals, *given, **LAUNCH)
     if noises:
-        _largest(logits, 1, record, columns - 1, _words(noises).to(logits.device))
-    host = record.cpu().numpy()
+        _largest(logits, 1, record, columns - 1, to_device(_words(noises), logits.device))
+    host = to_host(record)
     values = host.view(np.float32)[..., 1]
     norm = None
     if log_normaliser:
@@ -65,7 +66,7 @@ def top_k(
         )
     drawn = np.where(np.isfinite(values[:, -1]), host[:, -1, 0], -1).tolist() if noises else []
     if k > on_device:
-        rows = logits.cpu().numpy()
+        rows = to_host(logits)
         ids = np.array([_largest_ids(row, k) for row in rows], np.int64).reshape(num, k)
         return TopK(ids, np.take_along_axis(rows, ids, 1), norm), drawn
     return TopK(host[:, :k, 0].astype(np.int64), values[:, :k].copy(), norm), drawn
@@ -89,13 +90,13 @@ def _largest(
     return largest, totals
 
 
-def _words(noises: Noises) -> Tensor:
+def _words(noises: Noises) -> np.ndarray:
     """Return keys in two words, and the bits of factors (M, 3)."""
     keys, factors = zip(*(each or (0, 1.0) for each in noises), strict=True)
     words = np.empty((len(noises), 3), np.int32)
     words[:, :2] = np.array(keys, "<u8").view("<i4").reshape(-1, 2)
     words[:, 2] = np.array(factors, np.float32).view(np.int32)
-    return torch.from_numpy(words)
+    return words
 
 
 def _log_sum(top: float, total: float) -> float:

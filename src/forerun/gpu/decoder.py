@@ -1,6 +1,7 @@
 """The decoder on a GPU: the kernels' launches in the order of `csrc/model`, whose bits it has.
 
-Tokens are looked up on the host, rows come back to it, logits only where they are asked for.
+Tokens are looked up on the host. States stay on the device until they are read, and logits until they are asked for:
+a step waits for the tokens that are chosen there, and for nothing else.
 
 R rows of the pass, M rows that need logits, D hidden width, V vocabulary.
 """
@@ -28,6 +29,7 @@ from forerun.gpu.experts import Experts
 from forerun.gpu.graphs import ROWS as GRAPH_ROWS
 from forerun.gpu.graphs import RUNS as GRAPH_RUNS
 from forerun.gpu.graphs import Graphs
+from forerun.gpu.host import DeviceHidden, to_device, to_host
 from forerun.gpu.layers import Buffers, Layer, Norm, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Part, Stack
 from forerun.gpu.passes import Angles, Pass, plan, run_starts
@@ -189,10 +191,11 @@ class GpuDecoder:
         cache: KVCache,
         aux_layers: tuple[int, ...] = (),
         inputs: Floats | None = None,
-    ) -> Hidden:
+    ) -> DeviceHidden:
         """Compute the batch's rows; their keys and values are left in the cache as scratch rows.
 
-        Raises CapacityError if a row does not fit the cache, the model's context, or the device has no memory left.
+        Nothing is waited for. Raises CapacityError if a row does not fit the cache, the model's context, or the device
+        has no memory left.
         """
         assert isinstance(cache, GpuCache)
         last = int(batch.positions().max(initial=0))
@@ -202,39 +205,37 @@ class GpuDecoder:
                 "allow a longer context or stop earlier"
             )
         if batch.num_rows == 0:
-            none = np.empty((0, self.config.hidden_size), np.float32)
-            return Hidden(none, (none,) * len(aux_layers))
+            none = torch.empty(1 + len(aux_layers), 0, self.config.hidden_size, device=self.device)
+            return DeviceHidden(none)
         given = self.embed(batch.tokens()) if inputs is None else inputs
         parts, first = [], 0
         try:
             with self.current():
                 for part in cache.parts(batch, ROWS):
                     rows = given[first : first + part.num_rows]
-                    parts.append(self._run(part, rows, cache, aux_layers))
+                    parts.append(self._run(part, rows, cache, aux_layers).clone())
                     first += part.num_rows
+                return DeviceHidden(parts[0] if len(parts) == 1 else torch.cat(parts, 1))
         except torch.OutOfMemoryError as error:
             raise DeviceMemoryError(
                 f"{self.device} has no memory left for a pass of {batch.num_rows} rows: ask for less context, or allow "
                 "fewer sequences (--max-num-seqs)"
             ) from error
-        hidden, *aux = np.concatenate(parts, axis=1)
-        return Hidden(hidden, tuple(aux))
 
     def _run(
         self, batch: Batch, inputs: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
-    ) -> np.ndarray:
-        """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D)."""
+    ) -> Tensor:
+        """Return the state of each row at the end, then behind the layers that are asked for (1 + n, R, D).
+
+        The next pass overwrites them.
+        """
         given = self._with_positions(inputs, batch)
         if self.graphs is not None:
             states = self.graphs.run(batch, given, cache, aux_layers)
             if states is not None:
                 return states
         rows = plan(batch, cache, self.config, self.device)
-        return (
-            self.launch(self.to_device(given), rows, cache.layers, aux_layers, self._buffers)
-            .cpu()
-            .numpy()
-        )
+        return self.launch(self.to_device(given), rows, cache.layers, aux_layers, self._buffers)
 
     def launch(
         self, given: Tensor, rows: Pass, cache: Sequence[CacheLayer], aux_layers: tuple[int, ...], buffers: Buffers
@@ -283,8 +284,8 @@ class GpuDecoder:
 
     def _read_head(self, hidden: Floats, head: Matrix) -> Floats:
         logits = np.empty((len(hidden), head.num_out), np.float32)
-        for here, part in self._logits(hidden, head):
-            logits[here] = part.cpu().numpy()
+        for here, part in self._logits(self.to_device(np.asarray(hidden, np.float32)), head):
+            logits[here] = to_host(part)
         return logits
 
     def head_of(self, ids: Ids | None) -> Matrix:
@@ -300,14 +301,14 @@ class GpuDecoder:
         with self.current():
             return head.outputs(self.to_device(np.asarray(ids, np.int64)))
 
-    def _logits(self, hidden: Floats, head: Matrix) -> Iterator[tuple[slice, Tensor]]:
+    def _logits(self, hidden: Tensor, head: Matrix) -> Iterator[tuple[slice, Tensor]]:
         """Yield logits (at most ROWS, outputs of the head) on the device, and of which rows they are."""
         config = self.config
         read = self._buffers.read("normed", config.hidden_size)
         for start in range(0, len(hidden), ROWS):
             here = slice(start, start + ROWS)
             with self.current():
-                rows = self.to_device(np.asarray(hidden[here], np.float32))
+                rows = hidden[here]
                 read.floats[: len(rows)] = rows
                 if head.reads_codes:
                     put_norm(read.floats, None, config, len(rows), to=read, readers=(head,))
@@ -320,16 +321,31 @@ class GpuDecoder:
         self, hidden: Floats, k: int, *, log_normaliser: bool = False, logits: Floats | None = None
     ) -> TopK:
         """Return the k likeliest tokens of each row; see `model.model.Model`. For few no logits leave the device."""
-        return self._choose(hidden, k, log_normaliser, (), logits)[0]
+        states = self.to_device(np.asarray(hidden, np.float32))
+        return self._choose(states, k, log_normaliser, (), logits)[0]
 
     def topk_and_draw(
-        self, hidden: Floats, k: int, noises: Noises, *, log_normaliser: bool = False
+        self,
+        hidden: Hidden,
+        rows: Sequence[int],
+        k: int,
+        noises: Noises = (),
+        *,
+        log_normaliser: bool = False,
+        logits: Floats | None = None,
     ) -> tuple[TopK, list[int]]:
-        """Return the k likeliest tokens of each row, and one that is drawn; see `model.model.Draws`."""
-        return self._choose(hidden, k, log_normaliser, noises, None)
+        """Return the k likeliest tokens of some rows, and drawn ones, without their states; see `model.model.Draws`."""
+        assert isinstance(hidden, DeviceHidden)
+        states = hidden.states[0]
+        if not rows:
+            to_host(states[-1:, :1])  # so that times are those of whole passes
+        elif len(rows) < len(states):
+            with self.current():
+                states = states.index_select(0, self.to_device(np.array(rows)))
+        return self._choose(states[: len(rows)], k, log_normaliser, noises, logits)
 
     def _choose(
-        self, hidden: Floats, k: int, log_normaliser: bool, noises: Noises, logits: Floats | None
+        self, hidden: Tensor, k: int, log_normaliser: bool, noises: Noises, logits: Floats | None
     ) -> tuple[TopK, list[int]]:
         if not 1 <= k <= self.config.vocab_size:
             raise ValueError(f"k must be 1 to {self.config.vocab_size}, got {k}")
@@ -343,7 +359,7 @@ class GpuDecoder:
             if norm is not None:
                 norm[here] = found.log_normaliser
             if logits is not None:
-                logits[here] = part.cpu().numpy()
+                logits[here] = to_host(part)
         return TopK(ids, values, norm), drawn
 
     def head_rows(self, hidden: Floats, ids: Ids) -> Floats:
@@ -398,6 +414,9 @@ class GpuDecoder:
             default=0,
         )
         of_rows = 2 * ROWS * (4 * width + coded + of_pairs)  # once more for graphs
+        of_rows += (
+            8 * num_rows * config.hidden_size
+        )  # what the head reads, and its parts before that
         return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
     def current(self) -> AbstractContextManager[object]:
@@ -406,4 +425,4 @@ class GpuDecoder:
 
     def to_device(self, numbers: np.ndarray) -> Tensor:
         """Copy numbers to the device."""
-        return torch.from_numpy(np.ascontiguousarray(numbers)).to(self.device)
+        return to_device(numbers, self.device)

@@ -16,6 +16,7 @@ from weakref import WeakKeyDictionary
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun.core.arrays import Floats
@@ -59,7 +60,53 @@ class Launches(Protocol):
         ...
 
 
-class Graph:
+class Recorded:
+    """Launches that read a record, as one: captured when they are first sent. Override `launch`."""
+
+    def __init__(self, num_words: int, device: torch.device) -> None:
+        self.host = torch.zeros(num_words, dtype=torch.int32, pin_memory=device.type == "cuda")
+        self.record = torch.zeros_like(self.host, device=device)
+        self._out: Tensor = self.record
+        self._replay: Callable[[], object] | None = None
+        self._read = torch.cuda.Event() if device.type == "cuda" else None
+        """When the device has read the record."""
+
+    def words(self) -> NDArray[np.int32]:
+        """Return the record to be written, as soon as the device has read the last one."""
+        if self._read is not None:
+            self._read.synchronize()
+        found: NDArray[np.int32] = self.host.numpy()
+        return found
+
+    def send(self) -> Tensor:
+        """Launch the kernels for what is written; return what `launch` does, which the next time overwrites."""
+        self.record.copy_(self.host, non_blocking=True)
+        if self._read is not None:
+            self._read.record()
+        if self._replay is None:
+            # This first launch compiles, makes buffers, and is the pass itself.
+            self._out = self.launch()
+            self._replay = self._captured()
+        else:
+            self._replay()
+        return self._out
+
+    def launch(self) -> Tensor:
+        """Launch the kernels one by one; return what they compute, in the same buffer each time."""
+        raise NotImplementedError
+
+    def _captured(self) -> Callable[[], object]:
+        """Return what launches all kernels again; without a card the interpreter runs them one by one."""
+        if self.record.device.type != "cuda":
+            return self.launch
+        torch.cuda.synchronize(self.record.device)
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            self.launch()
+        return graph.replay
+
+
+class Graph(Recorded):
     """The launches of a pass of one shape over one cache."""
 
     def __init__(self, decoder: Launches, cache: GpuCache, shape: Shape, buffers: Buffers) -> None:
@@ -75,51 +122,31 @@ class Graph:
             "query_scales": (rows,),
         }
         self.sizes, width = sum(map(math.prod, self.shapes.values())), decoder.input_width
-        device = decoder.device
-        self.host = torch.zeros(
-            self.sizes + rows * width, dtype=torch.int32, pin_memory=device.type == "cuda"
-        )
-        self.record = torch.zeros_like(self.host, device=device)
+        super().__init__(self.sizes + rows * width, decoder.device)
         self.given = self.record[self.sizes :].view(torch.float32).view(rows, width)
         self.rows = on_device(self.record[: self.sizes], self.shapes, cache.max_len)
-        self.replay: Callable[[], object] | None = None
-        self.states: Tensor = self.given
 
     def fits(self, numbers: Mapping[str, np.ndarray]) -> bool:
         """Return whether a pass has no longer paths or tables than the record has room for."""
         return all(numbers[name].shape[1] <= self.shapes[name][1] for name in ("paths", "tables"))
 
-    def run(self, numbers: Mapping[str, np.ndarray], given: Floats) -> Floats:
-        """Compute rows whose inputs are given (n, D), n at most R; return their states (1 + layers, n, D)."""
-        self._write(numbers, given)
-        self.record.copy_(self.host, non_blocking=True)
-        if self.replay is None:
-            # This first launch compiles, makes buffers, and is the pass itself.
-            self.states = self._launch()
-            self.replay = self._captured()
-        else:
-            self.replay()
-        found: Floats = self.states[:, : len(given)].cpu().numpy()
-        return found
+    def run(self, numbers: Mapping[str, np.ndarray], given: Floats) -> Tensor:
+        """Compute rows whose inputs are given (n, D), n at most R; return their states (1 + layers, n, D).
 
-    def _launch(self) -> Tensor:
+        The next pass overwrites them.
+        """
+        self._write(numbers, given)
+        return self.send()[:, : len(given)]
+
+    def launch(self) -> Tensor:
+        """Launch the pass; return the states of all rows (1 + layers, R, D)."""
         return self.decoder.launch(
             self.given, self.rows, self.layers, self.aux_layers, self.buffers
         )
 
-    def _captured(self) -> Callable[[], object]:
-        """Return what launches all kernels again; without a card the interpreter runs them one by one."""
-        if self.record.device.type != "cuda":
-            return self._launch
-        torch.cuda.synchronize(self.record.device)
-        graph = torch.cuda.CUDAGraph()
-        with torch.cuda.graph(graph):
-            self._launch()
-        return graph.replay
-
     def _write(self, numbers: Mapping[str, np.ndarray], given: Floats) -> None:
         """Write a pass into the record, the last row repeated."""
-        words, at = self.host.numpy(), 0
+        words, at = self.words(), 0
         for name, shape in self.shapes.items():
             room = words[at : at + math.prod(shape)].reshape(shape)
             at += room.size
@@ -145,8 +172,11 @@ class Graphs:
 
     def run(
         self, batch: Batch, given: Floats, cache: GpuCache, aux_layers: tuple[int, ...]
-    ) -> Floats | None:
-        """Return the states of rows, their inputs given (n, D), by a graph; None if there is none for such a pass."""
+    ) -> Tensor | None:
+        """Return the states of rows, their inputs given (n, D), by a graph; None if there is none for such a pass.
+
+        The next pass overwrites them.
+        """
         rows = next((each for each in ROWS if batch.num_rows <= each), None)
         if rows is None:
             return None

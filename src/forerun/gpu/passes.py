@@ -18,6 +18,7 @@ from forerun.core import tree
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.gpu.cache import GpuCache
+from forerun.gpu.host import to_device
 from forerun.model.cache.blocks import BLOCK_ROWS, blocks_of
 from forerun.model.config import ModelConfig, RopeConfig
 
@@ -66,7 +67,7 @@ def plan(batch: Batch, cache: GpuCache, config: ModelConfig, device: torch.devic
     numbers = lay_out(batch, cache, config)
     flat = np.concatenate([each.ravel().astype(np.int32) for each in numbers.values()])
     shapes = {name: each.shape for name, each in numbers.items()}
-    return on_device(torch.from_numpy(flat).to(device), shapes, int(batch.positions().max()) + 1)
+    return on_device(to_device(flat, device), shapes, int(batch.positions().max()) + 1)
 
 
 def lay_out(batch: Batch, cache: GpuCache, config: ModelConfig) -> dict[str, np.ndarray]:

@@ -30,7 +30,10 @@ PROJECTED_ROWS = 1024
 
 @dataclass(frozen=True, slots=True)
 class Hidden:
-    """`last` (R, D): the state the head reads, after the final norm. `aux`: outputs of the `aux_layers`, (R, D)."""
+    """`last` (R, D): the state the head reads, after the final norm. `aux`: outputs of the `aux_layers`, (R, D).
+
+    Those of a device come to the host when they are first read.
+    """
 
     last: Floats
     aux: tuple[Floats, ...] = ()
@@ -135,12 +138,22 @@ class Model(Protocol):
 
 @runtime_checkable
 class Draws(Protocol):
-    """A model whose logits are far from the host: tokens are drawn where they are."""
+    """A model whose states and logits are far from the host: tokens are chosen where they are."""
 
     def topk_and_draw(
-        self, hidden: Floats, k: int, noises: Noises, *, log_normaliser: bool = False
+        self,
+        hidden: Hidden,
+        rows: Sequence[int],
+        k: int,
+        noises: Noises = (),
+        *,
+        log_normaliser: bool = False,
+        logits: Floats | None = None,
     ) -> tuple[TopK, list[int]]:
-        """Return `Model.topk`, and a token for each row: that of `core.random.Noise.draw`, -1 where it raises."""
+        """Return `Model.topk` of some rows (M,) of a pass, ascending, and a token for each of them if there are noises.
+
+        That is `core.random.Noise.draw`'s, -1 where it raises. The pass has been computed when this returns.
+        """
         ...
 
 

@@ -23,6 +23,8 @@ from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.errors import LoadError
 from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.graphs import ROWS as GRAPH_ROWS
+from forerun.gpu.host import to_host
 from forerun.gpu.layers import Buffers, Norm, put_activation, put_norm
 from forerun.gpu.matrices import ROWS, Matrix, Rows
 from forerun.model.backends.native import NativeDecoder
@@ -48,7 +50,7 @@ class Steps(NamedTuple):
 
 
 class GpuNetwork:
-    """A network that drafts for a model on a device; override `check` and `cell`."""
+    """A network that drafts for a model on a device; override `check`, `begin_draft` and `says`."""
 
     num_depths = 1
     """Depths that have weights of their own, the last for all below."""
@@ -66,8 +68,6 @@ class GpuNetwork:
         self.tokens: Ids | None = None
         """Of the head (V',); None for all."""
         self.heads: list[Matrix] = []
-        self.seeds = torch.empty(0, self.width, device=self.device)
-        """What each sequence of the draft begins with: the state that the target's head read (R, D)."""
         self._of_eps: dict[float, ModelConfig] = {}
         step = WeakMethod(self.step)  # which the kernels would keep alive for good
 
@@ -132,12 +132,9 @@ class GpuNetwork:
     ) -> _native.ComputedNetwork:
         """Begin a draft of sequences, of so many steps at most; return who is asked for these.
 
-        They are rows of the target's states, None for all.
+        They are rows of the target's states, or slots, None for all.
         """
-        if states is None:
-            raise ValueError("a state of the target is needed for every token")
-        self.seeds = self.target.to_device(states if rows is None else states[[*rows]])
-        return self.native
+        raise NotImplementedError
 
     def step(self, rows: NDArray[np.int32]) -> tuple[Floats, NDArray[np.float64] | None]:
         """Compute rows (R, 5) of `StepRow`: their logits (R, V'), and how much of its probabilities each is worth."""
@@ -145,19 +142,17 @@ class GpuNetwork:
         logits = np.empty((len(rows), num_ids), np.float32)
         with self.target.current():
             for here in self._alike(rows[:, 4]):
-                steps = Steps(*rows[here].T)
-                x = self.cell(steps)
-                logits[here] = self.logits(x, steps).cpu().numpy()
+                logits[here] = to_host(self.says(Steps(*rows[here].T)))
         return logits, None
 
-    def cell(self, steps: Steps) -> Tensor:
-        """Compute what the head reads of rows (R, its width), of depths that read the same weights."""
+    def says(self, steps: Steps) -> Tensor:
+        """Compute the logits of rows (R, V') of depths that read the same weights."""
         raise NotImplementedError
 
-    def logits(self, x: Tensor, steps: Steps) -> Tensor:
-        """Multiply rows by their head: (R, V')."""
-        head = self.heads[min(int(steps.depths[0]), len(self.heads) - 1)]
-        logits = self.buffers.floats("logits", len(x), head.num_out)
+    def logits(self, x: Tensor, depth: int = 0) -> Tensor:
+        """Multiply rows by the head of a depth: (R, V')."""
+        head = self.heads[min(depth, len(self.heads) - 1)]
+        logits = self.room("logits", len(x), head.num_out)
         head.multiply(self.read("head", x, head), len(x), logits)
         return logits
 
@@ -207,6 +202,13 @@ class GpuNetwork:
         put_norm(x, norm, self.adding(eps), len(x), to=rows, readers=(reader,))
         return rows
 
+    def room(self, name: str, num: int, width: int) -> Tensor:
+        """Return a buffer of rows (R, width): for as many as graphs have it lies at the same place for good."""
+        most = GRAPH_ROWS[-1]
+        if num > most:
+            return self.buffers.floats(f"{name} of many", num, width)
+        return self.buffers.floats(name, most, width)[:num]
+
     def adding(self, eps: float) -> ModelConfig:
         """Return the target's configuration with RMS norms that add `eps`."""
         if eps not in self._of_eps:
@@ -216,6 +218,6 @@ class GpuNetwork:
 
     def activate(self, x: Tensor, kind: str) -> Tensor:
         """Return an activation of rows (R, K), in a buffer."""
-        out = self.buffers.floats("activated", *x.shape)
+        out = self.room("activated", *x.shape)
         put_activation(x, len(x), kind, Rows(out, x, x, x))
         return out

@@ -20,6 +20,7 @@ from forerun import _native
 from forerun.core.arrays import Floats
 from forerun.core.batch import Batch, Segment
 from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.host import to_host
 from forerun.gpu.layers import Layer
 from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import Steps
@@ -63,7 +64,7 @@ class GpuBlock(GpuLayeredNetwork):
         self._shape, self._first = config, size - config.num_guesses
         self._before: StoredTensor | None = None
         self._confidence: Floats | None = None
-        self._blocks: dict[int, tuple[Floats, Tensor]] = {}
+        self._blocks: dict[int, tuple[Tensor, Tensor]] = {}
         """By sequence: the states (guesses, D) that the head read, and the logits (guesses, V')."""
 
     def set(self, name: str, format: str, num_in: int, rows: Bytes) -> None:
@@ -96,14 +97,16 @@ class GpuBlock(GpuLayeredNetwork):
                 self._fill(unfilled, steps)
             places = zip(steps.sequences.tolist(), steps.depths.tolist(), strict=True)
             states, said = zip(*((x[k], z[k]) for i, k in places for x, z in (self._blocks[i],)))
-            logits, read = torch.stack(said), np.stack(states)
+            logits, before = torch.stack(said), None
             if self._before is not None:
                 before = self._before.rows(steps.tokens.astype(np.int64)).dequantize()
                 self._add_markov(before, logits)
-                read = np.concatenate([read, before], 1)
-            found = logits.cpu().numpy()
-        if self._confidence is None:
-            return found, None
+            found = to_host(logits)
+            if self._confidence is None:
+                return found, None
+            read = to_host(torch.stack(states))
+        if before is not None:
+            read = np.concatenate([read, before], 1)
         return found, np.array([_worth(self._confidence, row) for row in read])
 
     def _fill(self, sequences: Sequence[int], steps: Steps) -> None:
@@ -117,11 +120,10 @@ class GpuBlock(GpuLayeredNetwork):
             np.array([[self.last_tokens[slot], *masks] for slot in slots]).ravel()
         )
         segments = (Segment(slot, self.cache.length(slot), (0,) * size) for slot in slots)
-        found = self.layers.forward(Batch(tuple(segments)), self.cache, inputs=given).last
-        states = found.reshape(len(slots), size, -1)[:, first : first + num_read]
+        found = self.layers.forward(Batch(tuple(segments)), self.cache, inputs=given)
+        states = found.states[0].view(len(slots), size, -1)[:, first : first + num_read]
         for sequence, each in zip(sequences, states, strict=True):
-            read = self.layers.to_device(each)
-            self._blocks[sequence] = each, self.logits(read, steps).clone()
+            self._blocks[sequence] = each, self.logits(each).clone()
 
     def _add_markov(self, before: Floats, logits: Tensor) -> None:
         """Add what tokens, as rows (R, r), say of the next to logits (R, V')."""

@@ -16,6 +16,7 @@ from forerun import _native
 from forerun.core.arrays import Floats, Ids
 from forerun.core.batch import Batch, Segment
 from forerun.gpu.decoder import GpuDecoder
+from forerun.gpu.host import DeviceHidden, to_host
 from forerun.gpu.layers import Buffers, Norm, put_norm
 from forerun.gpu.matrices import ROWS
 from forerun.gpu.networks.base import MAX_STEPS, Steps
@@ -78,12 +79,12 @@ class GpuEagle(GpuLayeredNetwork):
         """By slot: the g of its last row (D,)."""
         self._above: list[list[int]] = []
         """Of each sequence's steps the step above."""
-        self._states: list[list[Floats]] = []
-        """Of each sequence's steps the g (D,) of what follows."""
+        self._states: list[list[tuple[DeviceHidden, int]]] = []
+        """Of each sequence's steps the states, and the row, that have the g of what follows."""
 
     def keep_last(self, slot: int, g: Tensor) -> None:
         """Note the g (D,) of the last row of a slot."""
-        self._roots[slot] = g.cpu().numpy().copy()  # g is in a buffer
+        self._roots[slot] = to_host(g).copy()  # g is in a buffer
 
     def read_by_keys(self, g: Tensor, tokens: Ids) -> Tensor:
         """Return what k and v read (ROWS, 2 D) of rows of g (R, D) and the tokens after them (R,)."""
@@ -97,12 +98,12 @@ class GpuEagle(GpuLayeredNetwork):
         self._above, self._states = [[] for _ in num_steps], [[] for _ in num_steps]
         return super().begin_draft(num_steps, rows, states)
 
-    def cell(self, steps: Steps) -> Tensor:
-        """Compute a row of each sequence that takes part (R, D): its last prefilled one at first, then guessed ones."""
+    def says(self, steps: Steps) -> Tensor:
+        """Compute what follows a row of each sequence that takes part (R, V'): its last prefilled one, then guesses."""
         segments, states = [], []
         for sequence, above in zip(steps.sequences.tolist(), steps.above.tolist(), strict=True):
             slot, parents = self.slots[sequence], self._above[sequence]
-            states.append(self._roots[slot] if above < 0 else self._states[sequence][above])
+            states.append(self._roots[slot] if above < 0 else self._g(sequence, above))
             parents.append(above)
             base, count = self.cache.length(slot) - 1, len(parents)
             segments.append(Segment(slot, base, (0,) * count, (*parents,), count - 1))
@@ -110,8 +111,11 @@ class GpuEagle(GpuLayeredNetwork):
             [self._embeds.embed(steps.tokens.astype(np.int64)), np.stack(states)], 1
         )
         hidden = self.layers.forward(Batch(tuple(segments)), self.cache, (0,), given)
-        for sequence, *kept in zip(
-            steps.sequences.tolist(), hidden.aux[0], hidden.last, strict=True
-        ):
-            self._states[sequence].append(kept[self._feeds_back_norm])
-        return self.layers.to_device(hidden.last)
+        for row, sequence in enumerate(steps.sequences.tolist()):
+            self._states[sequence].append((hidden, row))
+        return self.logits(hidden.states[0])
+
+    def _g(self, sequence: int, step: int) -> Floats:
+        """Return the g (D,) of what follows a step; it comes to the host behind that step's logits."""
+        hidden, row = self._states[sequence][step]
+        return (hidden.last if self._feeds_back_norm else hidden.aux[0])[row]

@@ -7,14 +7,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
+from numpy.typing import NDArray
 from torch import Tensor
 
+from forerun.core.arrays import Floats
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.matrices import Matrix
-from forerun.gpu.networks.base import GpuNetwork, Steps
+from forerun.gpu.networks.base import Steps
+from forerun.gpu.networks.steps import StepNetwork
 
 
-class GpuMedusa(GpuNetwork):
+class GpuMedusa(StepNetwork):
     """Head k reads the target's state alone: x + silu(W x + b) for each of its blocks."""
 
     def __init__(self, target: GpuDecoder, num_heads: int, num_layers: int) -> None:
@@ -35,11 +39,14 @@ class GpuMedusa(GpuNetwork):
         found = self.matrix(f"block.{name}", self.width, self.width)
         return replace(found, bias=self.norm(f"bias.{name}", self.width).weight, has_bias=True)
 
-    def cell(self, steps: Steps) -> Tensor:
-        """Compute the rows (R, D) of one head."""
-        x = self.seeds.index_select(0, self.target.to_device(steps.sequences))
-        out = self.buffers.floats("out", *x.shape)
-        for block in self._blocks[self.own_depth(steps)]:
+    def told(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
+        """Return no numbers, and the states (R, D)."""
+        return np.empty((0, len(steps.tokens)), np.int32), self.seeds[steps.sequences]
+
+    def compute(self, numbers: Tensor, given: Tensor, depth: int, *, is_first: bool) -> Tensor:
+        """Compute the rows (R, D) of one head, in place."""
+        x, out = given, self.room("out", *given.shape)
+        for block in self._blocks[depth]:
             block.multiply(self.read("block", x, block), len(x), out)
             x += self.activate(out, "silu")
         return x

@@ -9,14 +9,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import triton
+from numpy.typing import NDArray
 from torch import Tensor
 
 from forerun import _native
+from forerun.core.arrays import Floats
 from forerun.gpu.decoder import GpuDecoder
 from forerun.gpu.layers import Norm
 from forerun.gpu.matrices import Matrix
-from forerun.gpu.networks.base import MAX_STEPS, GpuNetwork, Steps
+from forerun.gpu.networks.base import MAX_STEPS, Steps
 from forerun.gpu.networks.recurrence import advance
+from forerun.gpu.networks.steps import StepNetwork
 from forerun.gpu.numbers import WIDE_LAUNCH
 from forerun.weights.codes import FORMATS, Bytes
 from forerun.weights.stored import StoredTensor
@@ -34,7 +37,7 @@ class _Cell:
     norm: Norm
 
 
-class GpuRecurrent(GpuNetwork):
+class GpuRecurrent(StepNetwork):
     """A network whose state after a token is made of the state before it and the token's embedding."""
 
     def __init__(
@@ -103,41 +106,40 @@ class GpuRecurrent(GpuNetwork):
         self._state_norm = self.norm("state_ln", inner) if self._num_gates > 1 else None
         self.check_heads(inner)
 
-    def cell(self, steps: Steps) -> Tensor:
+    def told(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
+        """Return the places (3, R) of `advance`, and what the first rows begin with and the tokens' embeddings."""
+        first, tokens = steps.sequences * MAX_STEPS, steps.tokens.astype(np.int64)
+        above = np.where(steps.above < 0, -1, first + steps.above)
+        table = self._cells[self.own_depth(steps)].table
+        embedded = self.target.embed(tokens) if table is None else table.rows(tokens).dequantize()
+        places = np.stack((first + steps.numbers, above, self._rounds(steps))).astype(np.int32)
+        return places, np.concatenate((self.seeds[steps.sequences], embedded), 1)
+
+    def compute(self, numbers: Tensor, given: Tensor, depth: int, *, is_first: bool) -> Tensor:
         """Compute the states (R, p) of rows of one depth's weights."""
-        num, inner, cell = len(steps.tokens), self._inner, self._cells[self.own_depth(steps)]
-        first = steps.sequences * MAX_STEPS
-        is_root = steps.above < 0
-        places = np.stack(
-            (first + steps.numbers, np.where(is_root, -1, first + steps.above), self._rounds(steps))
-        )
-        put = self.target.to_device(places.astype(np.int32))
-        states = self.buffers.floats("states", len(self.seeds) * MAX_STEPS, 2, inner)
-        if is_root.all():
-            x = self.seeds.index_select(0, self.target.to_device(steps.sequences))
-            norm = self._input_norm
-        else:
-            x, norm = states[:, 0].index_select(0, put[1]), None
-        gates = self.buffers.floats("gates", num, self._num_gates * inner)
+        num, inner, cell = len(given), self._inner, self._cells[depth]
+        states = self.buffers.floats("states", self.num_sequences * MAX_STEPS, 2, inner)
+        seeds, embedded = (x.contiguous() for x in given.tensor_split((self.width,), 1))
+        x, norm = seeds, self._input_norm
+        if not is_first:
+            x, norm = states[:, 0].index_select(0, numbers[1]), None
+        gates = self.room("gates", num, self._num_gates * inner)
         read = self.read("state", x, cell.projection, norm, _INPUT_EPS)
         cell.projection.multiply(read, num, gates)
-        embedded = self._embedded(cell, steps)
-        out, state_norm = self.buffers.floats("out", num, inner), self._state_norm or cell.norm
+        added = self._mapped(embedded)
+        out, state_norm = self.room("out", num, inner), self._state_norm or cell.norm
         advance[(num,)](
-            gates, embedded, put, num, self._token_weight, *_vectors(cell.norm), *_vectors(state_norm), self.eps,
+            gates, added, numbers, num, self._token_weight, *_vectors(cell.norm), *_vectors(state_norm), self.eps,
             states, out, P=inner, G=self._num_gates, E=self._emb_size, WIDE=triton.next_power_of_2(inner),
             HAS_BIAS=cell.norm.bias is not None, STATE_HAS_BIAS=state_norm.bias is not None, **WIDE_LAUNCH,
         )  # fmt: skip
         return out
 
-    def _embedded(self, cell: _Cell, steps: Steps) -> Tensor:
-        """Embed tokens (R, E), mapped where there is a map."""
-        tokens, table = steps.tokens.astype(np.int64), cell.table
-        found = self.target.embed(tokens) if table is None else table.rows(tokens).dequantize()
-        embedded = self.target.to_device(found)
+    def _mapped(self, embedded: Tensor) -> Tensor:
+        """Return what tokens add (R, E), mapped where there is a map."""
         if self._map is None:
             return embedded
-        mapped = self.buffers.floats("mapped", len(embedded), self._emb_size)
+        mapped = self.room("mapped", len(embedded), self._emb_size)
         self._map.multiply(self.read("embedded", embedded, self._map), len(embedded), mapped)
         return mapped
 
