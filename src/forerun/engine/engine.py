@@ -267,9 +267,7 @@ class Engine:
             rows = [row for step in group for row in step.logit_rows]
             noises = [each for step in group for each in step.noises()] if draws else []
             logits, best, top = self._head(hidden, rows, writes, noises)
-            if features is None and (
-                asked.last or asked.layers
-            ):  # behind the head: a device has been waited for
+            if features is None and (asked.last or asked.layers):  # a device is done by now
                 wanted = [*hidden.aux, hidden.last] if asked.last else hidden.aux
                 features = wanted[0] if len(wanted) == 1 else np.concatenate(wanted, -1)
             first = 0

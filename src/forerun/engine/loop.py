@@ -248,7 +248,7 @@ class EngineLoop:
 
     def _catch_up(self) -> None:
         """Do what was asked for, and end the requests that were dropped."""
-        while not self._inbox.empty():  # who catches up has the lock: nobody else takes from it
+        while not self._inbox.empty():  # the holder of the lock alone takes from it
             item = self._inbox.get_nowait()
             if isinstance(item, Request):
                 self._queue(item)

@@ -414,10 +414,8 @@ class GpuDecoder:
             default=0,
         )
         of_rows = 2 * ROWS * (4 * width + coded + of_pairs)  # once more for graphs
-        of_rows += (
-            8 * num_rows * config.hidden_size
-        )  # what the head reads, and its parts before that
-        return of_rows + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
+        of_states = 8 * num_rows * config.hidden_size  # what the head reads, and its parts before
+        return of_rows + of_states + 4 * states + 4 * min(head_rows, ROWS) * config.vocab_size
 
     def current(self) -> AbstractContextManager[object]:
         """Make the device the one on which kernels are launched."""

@@ -50,7 +50,7 @@ class Steps(NamedTuple):
 
 
 class GpuNetwork:
-    """A network that drafts for a model on a device; override `check`, `begin_draft` and `says`."""
+    """A network that drafts for a model on a device; override `check`, `begin_draft` and `step_logits`."""
 
     num_depths = 1
     """Depths that have weights of their own, the last for all below."""
@@ -142,10 +142,10 @@ class GpuNetwork:
         logits = np.empty((len(rows), num_ids), np.float32)
         with self.target.current():
             for here in self._alike(rows[:, 4]):
-                logits[here] = to_host(self.says(Steps(*rows[here].T)))
+                logits[here] = to_host(self.step_logits(Steps(*rows[here].T)))
         return logits, None
 
-    def says(self, steps: Steps) -> Tensor:
+    def step_logits(self, steps: Steps) -> Tensor:
         """Compute the logits of rows (R, V') of depths that read the same weights."""
         raise NotImplementedError
 

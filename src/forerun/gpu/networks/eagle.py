@@ -98,7 +98,7 @@ class GpuEagle(GpuLayeredNetwork):
         self._above, self._states = [[] for _ in num_steps], [[] for _ in num_steps]
         return super().begin_draft(num_steps, rows, states)
 
-    def says(self, steps: Steps) -> Tensor:
+    def step_logits(self, steps: Steps) -> Tensor:
         """Compute what follows a row of each sequence that takes part (R, V'): its last prefilled one, then guesses."""
         segments, states = [], []
         for sequence, above in zip(steps.sequences.tolist(), steps.above.tolist(), strict=True):

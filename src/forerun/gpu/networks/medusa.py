@@ -39,7 +39,7 @@ class GpuMedusa(StepNetwork):
         found = self.matrix(f"block.{name}", self.width, self.width)
         return replace(found, bias=self.norm(f"bias.{name}", self.width).weight, has_bias=True)
 
-    def told(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
+    def step_inputs(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
         """Return no numbers, and the states (R, D)."""
         return np.empty((0, len(steps.tokens)), np.int32), self.seeds[steps.sequences]
 

@@ -106,7 +106,7 @@ class GpuRecurrent(StepNetwork):
         self._state_norm = self.norm("state_ln", inner) if self._num_gates > 1 else None
         self.check_heads(inner)
 
-    def told(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
+    def step_inputs(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
         """Return the places (3, R) of `advance`, and what the first rows begin with and the tokens' embeddings."""
         first, tokens = steps.sequences * MAX_STEPS, steps.tokens.astype(np.int64)
         above = np.where(steps.above < 0, -1, first + steps.above)

@@ -1,4 +1,4 @@
-"""Networks whose step is a function of its rows: a few rows as a graph, told of a step by one copy.
+"""Networks whose step is a function of its rows: few rows run as a graph, whose inputs are one copy.
 
 R rows of a step, K numbers and W inputs of a row, D hidden width of the target, V' tokens of the head.
 """
@@ -23,7 +23,7 @@ Shape = tuple[int, int, bool]
 
 
 class StepNetwork(GpuNetwork):
-    """Starts from a state of the target; override `told` and `compute`."""
+    """Starts from a state of the target; override `step_inputs` and `compute`."""
 
     def __init__(
         self, target: GpuDecoder, max_depth: int, *, sees_depth_alone: bool = False
@@ -53,18 +53,18 @@ class StepNetwork(GpuNetwork):
                 self.graphs.clear()  # the room for more lies elsewhere
         return self.native
 
-    def told(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
+    def step_inputs(self, steps: Steps) -> tuple[NDArray[np.int32], Floats]:
         """Return numbers (K, R) and inputs (R, W) of rows."""
         raise NotImplementedError
 
     def compute(self, numbers: Tensor, given: Tensor, depth: int, *, is_first: bool) -> Tensor:
-        """Compute what the head reads of rows (R, its width), from what `told` says; it may be written to."""
+        """Compute what the head reads of rows (R, its width); `given`, of `step_inputs`, may be written to."""
         raise NotImplementedError
 
-    def says(self, steps: Steps) -> Tensor:
+    def step_logits(self, steps: Steps) -> Tensor:
         """Compute the logits of rows (R, V')."""
         depth, is_first = self.own_depth(steps), bool(steps.above.max() < 0)
-        numbers, given = self.told(steps)
+        numbers, given = self.step_inputs(steps)
         num_rows = next((each for each in ROWS if len(given) <= each), None)
         if self.graphs is None or num_rows is None:
             put = self.target.to_device
