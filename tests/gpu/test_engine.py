@@ -15,6 +15,7 @@ from forerun.engine import prefill
 from forerun.engine.stats import SpecStats
 from forerun.gpu import devices, load
 from forerun.gpu.decoder import GpuDecoder
+from forerun.lab.bench import kernels
 from forerun.llm import LLM
 from tests.gpu.oracle import DEVICE
 
@@ -133,6 +134,16 @@ def test_a_part_of_a_prompt_without_tokens_waits_for_one_number(
     llm, found = LLM(str(tiny_gguf), device="cuda", drafter="none", **SIZES), crossed(monkeypatch)
     llm.generate([{"prompt_token_ids": [1, 2, 3, 4, 5]}], PARAMS[0])
     assert found[:3] == [[(1, 1)], [(1, 1)], [(1, 1, 2)]]
+
+
+def test_a_timed_pass_is_that_of_a_step(
+    card, tiny_gguf: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, found = LLM(str(tiny_gguf), device="cuda", **SIZES).model, crossed(monkeypatch)
+    cases = [kernels.Case(1, 4, 8), kernels.Case(1, 8, 0)]
+    *_, timings = kernels.measure(model, cases, rounds=1, others={}, kv="fp16")
+    assert 0 < timings.nbytes[4] <= model.nbytes()
+    assert {shape for each in found for shape in each} == {(4, 1, 2), (1, 1, 2), ()}
 
 
 @pytest.mark.parametrize("asked", [{"top_p": 0.9}, {"logprobs": 1}, {"presence_penalty": 0.5}])

@@ -394,8 +394,12 @@ class GpuDecoder:
 
     def nbytes(self) -> int:
         """Return the bytes of the weights on the device."""
-        stacks = sum(stack.nbytes() for stack in self._stacks.values())
-        return stacks + sum(norm.nbytes() for norm in self._norms.values())
+        return sum(self.weight_nbytes().values())
+
+    def weight_nbytes(self) -> dict[str, int]:
+        """Return the bytes of each weight on the device, of matrices that read the same rows together."""
+        norms = {name: norm.nbytes() for name, norm in self._norms.items()}
+        return norms | {name: stack.nbytes() for name, stack in self._stacks.items()}
 
     def scratch_nbytes(self, cache: KVCache, num_rows: int, num_nodes: int, head_rows: int) -> int:
         """Return the bytes on the device of rows and states of attention in a full cache, and of logits."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 
 CAPABILITY = (8, 0)
@@ -23,3 +25,9 @@ def absent(name: str) -> str | None:
 def free_nbytes(name: str) -> int:
     """Return the memory that is free on a card."""
     return int(torch.cuda.mem_get_info(name)[0])
+
+
+def reader(nbytes: int, device: torch.device) -> Callable[[], object]:
+    """Make what reads that many bytes of a device's memory, and waits for it."""
+    numbers = torch.ones(nbytes // 8, dtype=torch.int64, device=device)
+    return lambda: numbers.max().item()

@@ -28,7 +28,7 @@ from forerun.lab.bench.reads import share_read
 from forerun.lab.output import Column, show_table
 from forerun.model.backends.native import NativeDecoder
 from forerun.model.cache.base import KVCache
-from forerun.model.model import Model
+from forerun.model.model import Draws, Model
 from forerun.model.shapes import flops_per_token
 
 OURS = "forerun"
@@ -171,7 +171,7 @@ def measure(
     our_timers = timers(model, cases, BURST_S if others else 0, kv)
     nbytes = {k: _nbytes(model, k) for k in {1, *(case.num_rows for case in cases)}}
     all_timers: dict[tuple[str, Case | None], Timer] = {
-        (READ, None): timer(limits.reader(nbytes[1], getattr(model, "num_threads", None)))
+        (READ, None): timer(_reader(model, nbytes[1]))
     }
     for case in cases:
         all_timers[OURS, case] = our_timers[case]
@@ -192,19 +192,32 @@ def measure(
         yield PassTimings(nbytes, row_ops, attention, peak_ops, barriers, seconds)
 
 
+def _reader(model: Model, nbytes: int) -> Callable[[], object]:
+    """Make what reads as many bytes of the memory that the weights are in."""
+    if not isinstance(model, Draws):
+        return limits.reader(nbytes, getattr(model, "num_threads", None))
+    from forerun.gpu import decoder, devices
+
+    assert isinstance(model, decoder.GpuDecoder)
+    return devices.reader(nbytes, model.device)
+
+
 def _nbytes(model: Model, num_rows: int) -> int:
     """Return the bytes of weights that a pass reads."""
     if isinstance(model, NativeDecoder):
         sizes = {name: sum(len(part) for part in parts) for name, _, _, parts in model.packed()}
-    else:
-        from forerun.lab.torch.decoder import (
-            Decoder,  # late: where the kernels compute, torch is not needed
-        )
+    elif isinstance(model, Draws):
+        from forerun.gpu.decoder import GpuDecoder
+
+        assert isinstance(model, GpuDecoder)
+        sizes = model.weight_nbytes()
+    else:  # imported late: where the kernels compute, torch is not needed
+        from forerun.lab.torch.decoder import Decoder
 
         assert isinstance(model, Decoder)
         sizes = {name: tensor.nbytes for name, tensor in model.weights.items()}
     if "head" in sizes:  # rounded, or never tied
-        del sizes["embed"]
+        sizes.pop("embed", None)
     return round(sum(n * share_read(name, model.config, num_rows) for name, n in sizes.items()))
 
 
@@ -287,9 +300,12 @@ def _batch(model: Model, case: Case, slots: Iterable[int]) -> Batch:
 
 
 def _pass(model: Model, cache: KVCache, case: Case) -> Callable[[], object]:
+    """Return what computes a pass and its logits; on a device the likeliest tokens alone come from it, as in a step."""
     batch = _batch(model, case, range(case.num_seqs))
-    last = slice(-1 if case.context == 0 else 0, None)
-    return lambda: model.head(model.forward(batch, cache).last[last])
+    rows = range(batch.num_rows)[-1 if case.context == 0 else 0 :]
+    if isinstance(model, Draws):
+        return lambda: model.topk_and_draw(model.forward(batch, cache), rows, 1)
+    return lambda: model.head(model.forward(batch, cache).last[rows.start :])
 
 
 def show(document: Mapping[str, Any]) -> None:

@@ -54,6 +54,7 @@ def command(
     from forerun.cli import console, tables
     from forerun.lab.bench import kernels
     from forerun.lab.bench.peers import base
+    from forerun.model.model import Draws
 
     shapes = [kernels.Case.of(text, context) for text in opt.names(cases)]
     alone: dict[str, kernels.Passes] = {}
@@ -81,7 +82,8 @@ def command(
         "provenance": provenance.origin(config, llm, context=context, repeats=repeats),
         **timings.document(),
     }
-    _keep(document)
+    if not isinstance(llm.model, Draws):  # it is what `models` says of this processor
+        _keep(document)
     publish(document, lambda: kernels.show(document), as_json=as_json, out=out)
 
 
