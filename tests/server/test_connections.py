@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 import re
@@ -25,6 +26,27 @@ from tests.server.conftest import running, wait_until
 ANSWERED_AT_ONCE = 8_000
 """Tokens whose pieces are sent in one part, which no system takes off the server's hands."""
 HALF = b"POST /v1/completions HTTP/1.1\r\nhost: localhost\r\n"
+
+
+def test_parts_of_an_answer_are_sent_at_once():
+    """Not held back until the client has acknowledged those before, which takes it 40 ms."""
+
+    async def delays() -> int:
+        found = asyncio.get_running_loop().create_future()
+
+        async def accepted(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            one = writer.get_extra_info("socket")
+            found.set_result(one.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        listener = bind("127.0.0.1", 0)
+        async with await asyncio.start_server(accepted, sock=listener):
+            _, writer = await asyncio.open_connection(*listener.getsockname())
+            is_at_once = await found
+            writer.close()
+        return is_at_once
+
+    assert asyncio.run(delays())
 
 
 @pytest.fixture
