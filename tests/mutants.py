@@ -100,7 +100,7 @@ CONSTANTS = {
         "MARGIN": (0.8, 1.0, 1.5, 2.0),
         "TRIAL_STEPS": (1,),
         "PLAIN_EVERY": (4, 10**9),
-        "LAST_PASSES": (1, 100),
+        "LAST_PASSES": (1,),
         "PLAIN_FIRST": (0,),
     },
 }

@@ -41,7 +41,7 @@ LOGIT_ROWS = 64
 """Rows of logits that are held together, or those of one sequence."""
 LOGIT_COPIES = 6
 """Rows (V,) fp32 that sampling makes of the one it looks at: processed, sorted with ids, probabilities in fp64."""
-TOKEN_NBYTES = 356
+TOKEN_NBYTES = 400
 """Bytes of the tokenizer for each token: measured on vocabularies from 49152 to 151936."""
 HEADER_NBYTES = 280
 """Bytes of a file's header for each token, until the weights are loaded: measured on the same."""

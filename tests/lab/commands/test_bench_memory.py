@@ -15,17 +15,17 @@ from forerun.lab.bench.memory import groups, percents
 @pytest.mark.slow
 def test_the_command_measures_and_writes(forerun, default_model: Path, tmp_path: Path) -> None:
     out = tmp_path / "memory.json"
-    few = ("--limit", 1, "--together", 4, "-n", 6, "-c", 1024, "--cuts", "60")
+    few = ("--limit", 4, "--together", 4, "-n", 24, "-c", 256, "--cuts", "30")
     code, printed, _ = forerun("bench", "memory", "-d", "suffix,auto", *few, "--out", out, "--json")
     assert code == 0
     document = json.loads(printed)
     assert document == json.loads(out.read_text())
     assert [(row["drafter"], row["cut"]) for row in document["rows"]] == [
-        *(("suffix", 0), ("suffix", 60)),
-        *(("mlp_speculator++recycling", 0), ("mlp_speculator++recycling", 60)),
+        *(("suffix", 0), ("suffix", 30)),
+        *(("mlp_speculator++recycling", 0), ("mlp_speculator++recycling", 30)),
     ]
     assert all(row["identical"] == row["prompts"] for row in document["rows"])
-    assert document["rows"][1]["generation_bytes"] < 0.41 * document["rows"][0]["generation_bytes"]
+    assert document["rows"][1]["generation_bytes"] < 0.7 * document["rows"][0]["generation_bytes"]
 
 
 def test_conversations_of_different_categories_are_decoded_together() -> None:

@@ -31,7 +31,7 @@ def check(model: Path, method: str, out: Path) -> None:
     arguments = [sys.executable, SCRIPT, model, method, out]
     printed = subprocess.run(arguments, capture_output=True, text=True, check=True).stdout
     figures = json.loads(printed.splitlines()[-1])
-    assert figures["measured"] <= figures["stated"] <= 1.15 * figures["measured"], figures
+    assert figures["measured"] <= figures["stated"] <= 1.2 * figures["measured"], figures
 
 
 @pytest.mark.parametrize("method", ["awq+gptq", "awq", "rtn", "flatten"])
