@@ -108,10 +108,8 @@ class Adaptive(Controller):
 
         self.longest = longest
         self._cost_above, self._row_cost = row_cost, 0.0
-        self.pass_cost, self.draft_cost = (
-            _native.CostCurve(pass_cost or FIRST_COSTS),
-            _native.CostCurve(),
-        )
+        self.pass_cost = _native.CostCurve(pass_cost or FIRST_COSTS)
+        self.draft_cost = _native.CostCurve()
         self.draft_cost.record(0, 0.0)  # until measured, a smaller draft costs less
         self._unit_s = 0.0
         """Seconds of a plain pass at the machine's present speed; 0 before it is known."""
