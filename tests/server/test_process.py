@@ -63,7 +63,7 @@ def is_open(url: str) -> bool:
 def test_sigterm_lets_an_answer_finish_and_exits_0(default_model):
     with streaming(default_model, "--drain-timeout", "100") as (server, reader):
         server.send_signal(signal.SIGTERM)
-        assert "1 request has 100 s to end" in server.stderr.readline()
+        assert "1 request has 100 s to finish" in server.stderr.readline()
         wait_until(lambda: not is_open(reader.url))
         assert server.wait(120) == 0
     assert '"finish_reason":"length"' in reader.text
