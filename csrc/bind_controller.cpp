@@ -1,5 +1,5 @@
-// What the controller does for each node of each draft (`engine/controller.py`): means by index, the chances of paths,
-// and the best cut.
+// What the controller learns and does for each node of each draft (`engine/controller.py`): costs of sizes, means by
+// index, the chances of paths, and the best cut.
 
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/map.h>

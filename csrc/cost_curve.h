@@ -33,7 +33,7 @@ class CostCurve {
     double at(int size) const;
 
     const std::map<int, double>& points() const { return points_; }
-    // Sizes that were measured, and whose last measurements agree.
+    // Whether a size was measured, and its last measurements agree.
     bool knows(int size) const;
 
   private:

@@ -6,8 +6,8 @@
 
 namespace forerun {
 
-constexpr double kDecay = 0.98;      // what a case counts for after the next one (`core.costs.DECAY`)
-constexpr double kPriorWeight = 4.0;  // cases that what is said beforehand weighs as much as (`PRIOR_WEIGHT`)
+constexpr double kDecay = 0.98;       // what a case counts for after the next one (`core.costs.DECAY`)
+constexpr double kPriorWeight = 4.0;  // cases that what is said beforehand weighs as much as (`core.costs.PRIOR_WEIGHT`)
 
 // A mean in which each case weighs `kDecay` times what the next one does.
 class DecayedMean {

@@ -28,7 +28,8 @@ class Segment:
 
     `parents` (one a token, -1 = the committed prefix) is None for a chain. The first `certain` rows are a chain
     that will be committed whatever the model says of them, as a prompt's are: a recurrent state may run ahead to
-    them before they are (`KVCache.advance`). It is not frozen, as each pass makes one a sequence: that takes long.
+    them before they are (`KVCache.advance`). It is not frozen,
+    since a pass makes one for each sequence, and frozen ones take longer to make.
     """
 
     slot: int
